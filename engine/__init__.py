@@ -1,0 +1,35 @@
+"""tailfold's engine: an event log, folds over it, and an agent runtime that survives being killed."""
+
+from tailfold.engine.backend.lmdb import LmdbBackend
+from tailfold.engine.backend.memory import MemoryBackend
+from tailfold.engine.backend.port import ANY, EXISTS, Appended, Backend, Durability, Head, Lease
+from tailfold.engine.errors import EngineError
+from tailfold.engine.events import Blob, Event, Opaque
+from tailfold.engine.fold import Fold
+from tailfold.engine.leases import Grant
+from tailfold.engine.live import Live
+from tailfold.engine.loading import Loaded
+from tailfold.engine.log import Recorded
+from tailfold.engine.store import Store
+
+__all__ = [
+    "ANY",
+    "EXISTS",
+    "Appended",
+    "Backend",
+    "Blob",
+    "Durability",
+    "EngineError",
+    "Event",
+    "Fold",
+    "Grant",
+    "Head",
+    "Lease",
+    "Live",
+    "LmdbBackend",
+    "Loaded",
+    "MemoryBackend",
+    "Opaque",
+    "Recorded",
+    "Store",
+]

@@ -1,0 +1,31 @@
+"""The hash chain: h(v) = H(h(v-1) ‖ H(record bytes)), h(0) = H(stream name), H = BLAKE2b-128.
+
+Seeded by the stream's name, so the same journal has the same head hash in any store. Two levels, so that
+a payload can be taken out later with its digest standing in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from tailfold.engine.backend.port import HASH_BYTES
+
+
+def seed(stream: str) -> bytes:
+    """Return h(0) of a stream."""
+    return blake2b(stream.encode(), digest_size=HASH_BYTES, person=b"tailfold.stream").digest()
+
+
+def digest(record: bytes) -> bytes:
+    """Return H(record bytes)."""
+    return blake2b(record, digest_size=HASH_BYTES).digest()
+
+
+def extend(previous: bytes, digests: Sequence[bytes]) -> list[bytes]:
+    """Return the chain hash after each of *digests*, starting from *previous*."""
+    hashes = []
+    for record_digest in digests:
+        previous = blake2b(previous + record_digest, digest_size=HASH_BYTES).digest()
+        hashes.append(previous)
+    return hashes

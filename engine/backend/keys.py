@@ -1,0 +1,115 @@
+"""The one place that builds and takes apart keys, and the layout of the fixed rows.
+
+Numbers are big-endian and of fixed width, so that byte order is log order. docs/design.md shows these
+layouts as tables; tests/test_docs.py compares the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from tailfold.engine.backend.port import HASH_BYTES
+
+TABLES = (
+    "meta",
+    "names",
+    "streams",
+    "events",
+    "positions",
+    "ids",
+    "leases",
+    "kinds",
+    "blobs",
+    "snapshots",
+    "chunks",
+    "children",
+    "checkpoints",
+)
+"""Every named database of a store. The last four are made now and filled by later releases."""
+
+EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
+"""events: stream number, version, position, chain hash -> record bytes."""
+EVENT_PREFIX = struct.Struct(">QQ")
+"""The part of an event key that orders it: stream number, version."""
+POSITION_KEY = struct.Struct(">Q")
+"""positions: position -> `POSITION_ROW`."""
+POSITION_ROW = struct.Struct(">QQ")
+"""stream number, version."""
+STREAM_KEY = struct.Struct(">Q")
+"""streams: stream number -> `StreamRow`; names: UTF-8 name -> stream number."""
+ID_KEY = struct.Struct(f">Q{HASH_BYTES}s")
+"""ids: stream number, hash of the idempotency key -> `IdRow`."""
+
+FORMAT_KEY = b"format"
+"""meta: the format stamp -> `Stamp`."""
+
+
+class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The head of a stream. Later formats append fields; readers pass over what they do not know."""
+
+    name: str
+    version: int
+    hash: bytes
+    created_ns: int
+    updated_ns: int
+
+
+class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an idempotency key stands for."""
+
+    first: int
+    last: int
+    position: int
+    hash: bytes
+    content: bytes
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """The format stamp of a store."""
+
+    format: int
+    created_ns: int
+    by: str
+
+
+class EventKey(NamedTuple):
+    """An event key taken apart."""
+
+    stream: int
+    version: int
+    position: int
+    hash: bytes
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_stream_row = msgspec.msgpack.Decoder(StreamRow).decode
+decode_id_row = msgspec.msgpack.Decoder(IdRow).decode
+decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
+
+
+def split_event_key(key: bytes) -> EventKey:
+    """Take an event key apart; raise ValueError if it has another length."""
+    if len(key) != EVENT_KEY.size:
+        raise ValueError(f"an event key has {EVENT_KEY.size} bytes, this one {len(key)}")
+    return EventKey(*EVENT_KEY.unpack(key))
+
+
+def id_key(stream: int, key: str) -> bytes:
+    """Build the key of an idempotency row; the user's key may have any length."""
+    digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
+    return ID_KEY.pack(stream, digest)
+
+
+def kind_key(tag: str, description: bytes) -> bytes:
+    """Build the key of a registry row: one row for each set of fields that a tag was ever written with."""
+    digest = hashlib.blake2b(description, digest_size=8, person=b"tailfold.kind").digest()
+    return tag.encode() + b"\0" + digest
+
+
+def tag_of_kind_key(key: bytes) -> str:
+    """Return the tag of a registry key."""
+    return key[: key.index(b"\0")].decode()

@@ -1,0 +1,182 @@
+"""The contract between the log and whatever keeps it. No I/O here, only the words and the promises.
+
+A backend needs no transactions of its own beyond one promise: *commit this batch; each append in it is
+whole or absent, and is refused if its stream is not at the expected version or its epoch is not current*.
+That is small enough for a networked backend to keep. The LMDB and the memory backend are driven by one
+state machine (tests/test_model_agreement.py), so neither may be laxer than the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from tailfold.engine.errors import EngineError
+
+FORMAT_VERSION = 1
+"""The on-disk format that this release writes, and the newest that it reads (I10)."""
+
+ANY = -1
+"""Expected version: append wherever the stream ends, also to a new stream."""
+EXISTS = -2
+"""Expected version: append wherever the stream ends, but only to a stream that has events."""
+
+HASH_BYTES = 16
+
+
+class Durability(Enum):
+    """What an acknowledged append has survived."""
+
+    DURABLE = "durable"
+    """Acknowledged = on the disk, also if the machine loses power (I12). The default."""
+    RELAXED = "relaxed"
+    """Acknowledged = handed to the operating system: survives a killed process, not a power cut, which may
+    lose or damage the whole store. Synced on close. For tests, and for imports that can start over."""
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """One append, ready to commit: the unit that is whole or absent (I5)."""
+
+    stream: str
+    expected: int
+    """The version the stream must be at, or `ANY` or `EXISTS`."""
+    records: tuple[bytes, ...]
+    """Encoded records, at least one."""
+    digests: tuple[bytes, ...]
+    """The digest of each record; computed outside the writer's lock."""
+    time_ns: int
+    key: str | None = None
+    """Idempotency key, scoped to the stream."""
+    content: bytes = b""
+    """Digest of what the append says, to tell a retry from a reused key. Empty without a key."""
+    epoch: int | None = None
+    """The lease epoch of the driver, or None for an append outside any lease."""
+    blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Content by digest; rows that are there already are not written again."""
+    schemas: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Registry rows for (kind, version, fields) that this process writes for the first time."""
+
+
+class Appended(NamedTuple):
+    """What an append did. On return from a durable backend it is on the disk."""
+
+    stream: str
+    first: int
+    """Version of the first event of the append."""
+    last: int
+    """Version of the last event: the stream's version after it."""
+    position: int
+    """Position of the last event in the whole store."""
+    hash: bytes
+    """Chain hash at `last`."""
+    repeated: bool
+    """True if the idempotency key had been used before with the same content, so nothing was written."""
+
+
+class Head(NamedTuple):
+    """The end of a stream, read without touching its events (I4)."""
+
+    stream: str
+    version: int
+    hash: bytes
+    created_ns: int
+    updated_ns: int
+
+
+class Row(NamedTuple):
+    """One stored record with what its key says."""
+
+    stream: str
+    version: int
+    position: int
+    hash: bytes
+    data: bytes
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True):
+    """Who holds a lease: enough to tell a live driver from a dead one with a reused pid."""
+
+    pid: int
+    started: str
+    """Start time of the process, as an opaque token: equal only for the same process."""
+    boot: str
+    """Token of the machine's boot, so that a reboot ends every lease."""
+    space: str
+    """Token of the pid namespace: pids of another one cannot be judged from here."""
+    host: str = ""
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """The lease row of a run. `holder` is None when it was released in good order."""
+
+    epoch: int
+    holder: Holder | None
+    taken_ns: int
+
+
+class Backend(Protocol):
+    """The port. Every method may be called from any thread; none keeps a read view open after returning."""
+
+    durability: Durability
+
+    def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:
+        """Commit *batch* in its order, in one transaction; return one outcome an append.
+
+        Each append is whole or absent: records, head, positions, idempotency row, blobs and registry rows
+        together (I5). A refused append (`Fenced`, `KeyReused`, `WrongVersion`) changes nothing and does not
+        disturb the others; the order of checks is that of `rules.check`. On return the batch is durable as
+        `durability` says. Raises `StoreFull` with nothing written, or `OutcomeUnknown`.
+        """
+
+    def head(self, stream: str) -> Head | None:
+        """Return the head of *stream*, or None if no event was ever appended to it."""
+
+    def heads(self, *, after: str = "", limit: int = 1000) -> list[Head]:
+        """Return up to *limit* heads in byte order of their names, from the first name past *after*."""
+
+    def count(self) -> tuple[int, int]:
+        """Return (number of streams, last position). The last position is the number of events (I2)."""
+
+    def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:
+        """Return the record bytes of versions *after*+1..*upto*, in order: the fold's read.
+
+        *upto* must not pass the head. Raises `RecordDamaged` if the versions are not contiguous (I1).
+        """
+
+    def rows(
+        self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False
+    ) -> list[Row]:
+        """Return up to *limit* rows with after < version <= upto, oldest first, or newest first.
+
+        Rows come as they are stored; a missing version shows as a gap (verify looks for those).
+        """
+
+    def rows_by_position(self, *, after: int, limit: int) -> list[Row]:
+        """Return up to *limit* rows of the whole store with position > *after*, in commit order."""
+
+    def position(self, position: int) -> tuple[str, int] | None:
+        """Return the (stream, version) that *position* stands for, or None (I3)."""
+
+    def blob(self, digest: bytes) -> bytes | None:
+        """Return the content with this digest, or None."""
+
+    def schemas(self) -> Iterator[tuple[str, bytes]]:
+        """Yield (tag, description) of everything in the registry of kinds, in order of the tags."""
+
+    def lease(self, stream: str) -> Lease | None:
+        """Return the lease row of *stream*, or None if it was never driven."""
+
+    def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:
+        """Replace the lease row if it is still *seen*; return whether it was. Durable on return."""
+
+    def usage(self) -> dict[str, Any]:
+        """Return sizes in bytes and row counts by table, for people to look at."""
+
+    def check(self) -> list[str]:
+        """Check the structure below the rows (pages, tables); return findings, empty if sound."""
+
+    def close(self) -> None:
+        """Make everything durable and let go of the store. Closing twice is fine."""

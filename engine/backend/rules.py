@@ -1,0 +1,34 @@
+"""The checks of an append, in their one fixed order. Pure; both backends call it inside their transaction.
+
+1. the epoch: a fenced driver is refused whatever it appends (I13);
+2. the idempotency key: the same content returns the first result, other content is an error;
+3. the expected version.
+"""
+
+from __future__ import annotations
+
+from tailfold.engine.backend.keys import IdRow
+from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease
+from tailfold.engine.errors import EngineError, Fenced, KeyReused, WrongVersion
+
+
+def check(
+    append: Append, version: int, lease: Lease | None, earlier: IdRow | None
+) -> Appended | EngineError | None:
+    """Return what answers *append* without writing: a refusal or the first result; None to write it.
+
+    *version* is the stream's (0 if it does not exist), *lease* its lease row, *earlier* the row of the
+    append's idempotency key, if it has one that was used before.
+    """
+    if append.epoch is not None and (lease is None or lease.epoch != append.epoch):
+        return Fenced(append.stream, append.epoch, lease.epoch if lease else 0)
+    if earlier is not None:
+        if earlier.content != append.content:
+            return KeyReused(append.stream, str(append.key), earlier.first)
+        return Appended(
+            append.stream, earlier.first, earlier.last, earlier.position, earlier.hash, True
+        )
+    expected = append.expected
+    if expected == version or expected == ANY or (expected == EXISTS and version > 0):
+        return None
+    return WrongVersion(append.stream, "EXISTS" if expected == EXISTS else expected, version)

@@ -1,0 +1,295 @@
+"""Every error that tailfold raises on purpose, in one tree.
+
+EngineError
+├── BadArgument            an argument is outside its documented range; nothing was done
+├── NotFound
+│   ├── StoreNotFound      no store at the path (or the path holds something else)
+│   ├── StreamNotFound     the store has no such stream, or not that version of it
+│   └── BlobNotFound       an event names a blob that the store does not hold
+├── RunEnded               the run has ended; there is nothing to drive
+├── LeaseHeld              another process drives the run
+├── ReplayDiverged         the replayed loop asked for something else than the journal records
+├── Corruption             stored bytes are not what was written
+│   ├── StoreDamaged       the file itself: pages, size, missing tables
+│   └── RecordDamaged      one stored event
+├── SchemaError
+│   ├── FormatTooNew       the store's format is newer than this release
+│   ├── SchemaTooNew       an event's schema version is newer than the code's
+│   ├── SchemaTooOld       an event's schema version is older and no step lifts it
+│   ├── Undecodable        a payload does not fit its own (kind, version)
+│   └── UnknownKind        a strict fold met a kind that it does not know
+├── Conflict               somebody else was first; nothing was written
+│   ├── WrongVersion       the stream is not at the expected version
+│   ├── KeyReused          the idempotency key was used for other content
+│   └── Fenced             the lease was taken over by another driver
+├── FoldFailed             a fold's own handler raised
+├── StoreFull              no room left on the disk; nothing was written
+├── OutcomeUnknown         the disk refused a commit half-way; reopen to see what is there
+└── StoreClosed            the store was closed, or opened before a fork
+
+Errors carry their data as attributes and say the remedy. Exceptions of lmdb and msgspec never leave the
+modules that use those libraries. Unless a class says otherwise, the store is as it was before the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _rebuild(cls: type[EngineError], args: tuple[Any, ...], data: dict[str, Any]) -> EngineError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(data)
+    return error
+
+
+class EngineError(Exception):
+    """The root: catch this to catch everything that tailfold raises on purpose."""
+
+    def __reduce__(self) -> Any:
+        # Subclasses take data, not messages, so the default (cls, args) would not rebuild them.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class BadArgument(EngineError, ValueError):
+    """An argument is outside its documented range; nothing was done."""
+
+
+class NotFound(EngineError, LookupError):
+    """What was asked for is not there."""
+
+
+class StoreNotFound(NotFound):
+    """No store at the path, or something that is not a tailfold store."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"no tailfold store at {path}: {why}")
+        self.path = path
+
+
+class StreamNotFound(NotFound):
+    """The store has no such stream, or the stream does not reach that version."""
+
+    def __init__(self, stream: str, *, version: int | None = None, head: int | None = None) -> None:
+        if version is None:
+            message = f"no stream {stream!r} in this store"
+        else:
+            message = f"stream {stream!r} has versions 1..{head}, there is no version {version}"
+        super().__init__(message)
+        self.stream = stream
+        self.version = version
+        self.head = head
+
+
+class BlobNotFound(NotFound):
+    """An event names a blob that the store does not hold."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the store holds no blob {digest}")
+        self.digest = digest
+
+
+class RunEnded(EngineError):
+    """The run has ended, so there is nothing to resume."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(
+            f"run {stream!r} has ended ({reason}): look at it with show, state or replay,"
+            " or start a new run"
+        )
+        self.stream = stream
+        self.reason = reason
+
+
+class LeaseHeld(EngineError):
+    """Another live process (or another handle of this one) drives the run."""
+
+    def __init__(self, stream: str, pid: int, epoch: int, note: str = "") -> None:
+        super().__init__(
+            f"run {stream!r} is driven by process {pid} (epoch {epoch}): wait until it ends, or stop"
+            f" that process and try again{note}"
+        )
+        self.stream = stream
+        self.pid = pid
+        self.epoch = epoch
+
+
+class ReplayDiverged(EngineError):
+    """The replayed loop asked for something else than the journal records (I15)."""
+
+    def __init__(self, stream: str, version: int, recorded: Any, replayed: Any, why: str) -> None:
+        super().__init__(f"replay of {stream!r} diverged at version {version}: {why}")
+        self.stream = stream
+        self.version = version
+        self.recorded = recorded
+        self.replayed = replayed
+        self.why = why
+
+
+class Corruption(EngineError):
+    """Stored bytes are not what was written."""
+
+
+class StoreDamaged(Corruption):
+    """The store's file is damaged: its pages, its size, or a table that has to be there."""
+
+    def __init__(self, path: str, findings: list[str]) -> None:
+        shown = "; ".join(findings[:3])
+        more = f" (and {len(findings) - 3} more)" if len(findings) > 3 else ""
+        super().__init__(
+            f"the store at {path} is damaged: {shown}{more}. Nothing was changed; restore a copy"
+        )
+        self.path = path
+        self.findings = findings
+
+
+class RecordDamaged(Corruption):
+    """One stored event, or what the store keeps about it, is not what was written."""
+
+    def __init__(self, stream: str, version: int, why: str) -> None:
+        super().__init__(
+            f"stream {stream!r} version {version} is damaged: {why}. Nothing was changed;"
+            " restore a copy, or read the versions before it with --at"
+        )
+        self.stream = stream
+        self.version = version
+        self.why = why
+
+
+class SchemaError(EngineError):
+    """The code and the stored data do not speak the same schema."""
+
+
+class FormatTooNew(SchemaError):
+    """The store was written in a format that this release does not know (I10)."""
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"the store at {path} has format version {found}; this tailfold knows format versions up to"
+            f" {known}. Upgrade tailfold; nothing was written"
+        )
+        self.path = path
+        self.found = found
+        self.known = known
+
+
+class SchemaTooNew(SchemaError):
+    """An event was written at a schema version that is newer than the code's."""
+
+    def __init__(self, stream: str, version: int, kind: str, stored: int, known: int) -> None:
+        super().__init__(
+            f"stream {stream!r} version {version}: {kind!r} was written at schema version {stored},"
+            f" the code knows up to {known}. Run the newer code that wrote it"
+        )
+        self.stream = stream
+        self.version = version
+        self.kind = kind
+        self.stored = stored
+        self.known = known
+
+
+class SchemaTooOld(SchemaError):
+    """An event was written at an older schema version, and no step lifts it."""
+
+    def __init__(self, stream: str, version: int, kind: str, stored: int, known: int) -> None:
+        super().__init__(
+            f"stream {stream!r} version {version}: {kind!r} was written at schema version {stored},"
+            f" the code is at {known} and no upcaster lifts {stored} to {stored + 1}. Register the step"
+        )
+        self.stream = stream
+        self.version = version
+        self.kind = kind
+        self.stored = stored
+        self.known = known
+
+
+class Undecodable(SchemaError):
+    """A stored payload does not fit the schema of its own (kind, version)."""
+
+    def __init__(self, stream: str, version: int, tag: str, why: str) -> None:
+        super().__init__(
+            f"stream {stream!r} version {version}: the payload does not fit {tag!r}: {why}. Was a field"
+            " changed without a new schema version?"
+        )
+        self.stream = stream
+        self.version = version
+        self.tag = tag
+        self.why = why
+
+
+class UnknownKind(SchemaError):
+    """A strict fold met a kind that it does not know."""
+
+    def __init__(self, stream: str, version: int, kind: str, fold: str) -> None:
+        super().__init__(
+            f"stream {stream!r} version {version}: strict fold {fold!r} has no handler for kind {kind!r}"
+        )
+        self.stream = stream
+        self.version = version
+        self.kind = kind
+        self.fold = fold
+
+
+class Conflict(EngineError):
+    """Somebody else was first; nothing was written."""
+
+
+class WrongVersion(Conflict):
+    """The stream is not at the version that the writer expected."""
+
+    def __init__(self, stream: str, expected: int | str, actual: int) -> None:
+        super().__init__(
+            f"stream {stream!r} is at version {actual}, expected {expected}: read what is new, decide again"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class KeyReused(Conflict):
+    """The idempotency key was used before, for other content."""
+
+    def __init__(self, stream: str, key: str, version: int) -> None:
+        super().__init__(
+            f"stream {stream!r}: idempotency key {key!r} already stands for other events, from version"
+            f" {version} on. Use a new key for new content"
+        )
+        self.stream = stream
+        self.key = key
+        self.version = version
+
+
+class Fenced(Conflict):
+    """The run's lease was taken over, so this driver may not append any more (I13)."""
+
+    def __init__(self, stream: str, epoch: int, current: int) -> None:
+        super().__init__(
+            f"run {stream!r}: this driver holds epoch {epoch}, the current one is {current}. Another"
+            " process has taken over; stop driving"
+        )
+        self.stream = stream
+        self.epoch = epoch
+        self.current = current
+
+
+class FoldFailed(EngineError):
+    """A fold's own handler raised; the cause is attached."""
+
+    def __init__(self, fold: str, stream: str, version: int, kind: str, why: str) -> None:
+        super().__init__(f"fold {fold!r} failed at stream {stream!r} version {version} ({kind}): {why}")
+        self.fold = fold
+        self.stream = stream
+        self.version = version
+        self.kind = kind
+
+
+class StoreFull(EngineError):
+    """The disk has no room left; nothing was written."""
+
+
+class OutcomeUnknown(EngineError):
+    """The disk failed during a commit: the append may or may not be there. Reopen the store and look."""
+
+
+class StoreClosed(EngineError):
+    """The store was closed, or was opened before this process was forked."""

@@ -1,0 +1,253 @@
+"""The log of one store: append events, read them back. Everything above sees events; below are rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tailfold.engine.backend import chain, keys
+from tailfold.engine.backend.commit import GroupCommit
+from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row
+from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
+from tailfold.engine.events import Event, Opaque
+from tailfold.engine.names import check_stream_name
+from tailfold.engine.records import Codec, DecodedRecord, describe, tag_of_record
+
+ROWS_PER_PAGE = 256
+"""Rows fetched in one read transaction: no reader pins pages while its caller works."""
+RECORDS_PER_PAGE = 1024
+"""Records decoded at a time by a fold."""
+KEY_CHARS_MAX = 1024
+
+
+class Recorded(NamedTuple):
+    """An event as it stands in the log, with its envelope."""
+
+    stream: str
+    version: int
+    position: int
+    time_ns: int
+    """UTC, nanoseconds since 1970."""
+    kind: str
+    schema_version: int
+    """The version the event was *stored* at; `event` is at the code's own."""
+    event: Event | Opaque
+    causation: str | None
+    """The event id (``stream@version``) of what caused it."""
+    correlation: str | None
+    hash: str
+    """Chain hash at this version, in hex."""
+
+    @property
+    def event_id(self) -> str:
+        """The identity of the event: ``stream@version``. It never changes and needs no index."""
+        return event_id(self.stream, self.version)
+
+
+class Written(NamedTuple):
+    """An append that is in the log, and its events as they will be read back."""
+
+    appended: Appended
+    records: list[DecodedRecord]
+
+
+class _Prepared(NamedTuple):
+    append: Append
+    records: list[DecodedRecord]
+    described: list[type[Event]]
+
+
+def event_id(stream: str, version: int) -> str:
+    """Return the id of the event at *version* of *stream*."""
+    return f"{stream}@{version}"
+
+
+class Log:
+    """Appends and reads of one backend, through one codec."""
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], int]) -> None:
+        self.backend = backend
+        self.codec = Codec(backend.blob)
+        self.clock = clock
+        self._group = GroupCommit(backend.commit)
+        self._described: set[type[Event]] = set()
+
+    # -- append ----------------------------------------------------------------------------------------
+
+    def append(self, stream: str, events: Sequence[Event], **how: Any) -> Written:
+        """Append *events* as one unit; see `Store.append` for the arguments and promises."""
+        prepared = self._prepare(stream, events, **how)
+        return self._done(prepared, self._group.submit(prepared.append))
+
+    async def append_async(self, stream: str, events: Sequence[Event], **how: Any) -> Written:
+        """Like `append`; appends of many coroutines share commits."""
+        prepared = self._prepare(stream, events, **how)
+        return self._done(prepared, await self._group.submit_async(prepared.append))
+
+    def _prepare(
+        self,
+        stream: str,
+        events: Sequence[Event],
+        *,
+        expected: int,
+        key: str | None = None,
+        causation: str | None = None,
+        correlation: str | None = None,
+        epoch: int | None = None,
+    ) -> _Prepared:
+        check_stream_name(stream)
+        if not events:
+            raise BadArgument(f"nothing to append to stream {stream!r}: give at least one event")
+        if not isinstance(expected, int) or (expected < 0 and expected not in (ANY, EXISTS)):
+            raise BadArgument(f"expected is a version from 0 on, ANY or EXISTS, not {expected!r}")
+        if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+            raise BadArgument(f"an idempotency key has 1 to {KEY_CHARS_MAX} characters, not {len(key)}")
+        time_ns = self.clock()
+        encode = self.codec.encode
+        encoded = [
+            encode(event, time_ns=time_ns, causation=causation, correlation=correlation)
+            for event in events
+        ]
+        types = {type(event) for event in events}
+        described = [t for t in types if t not in self._described]
+        rows = dict(describe(t) for t in described)
+        blobs: dict[bytes, bytes] = {}
+        for one in encoded:
+            blobs |= one.blobs
+        append = Append(
+            stream=stream,
+            expected=expected,
+            records=tuple([one.data for one in encoded]),
+            digests=tuple([chain.digest(one.data) for one in encoded]),
+            time_ns=time_ns,
+            key=key,
+            content=self.codec.content(events) if key is not None else b"",
+            epoch=epoch,
+            blobs=blobs,
+            schemas={keys.kind_key(tag, row): row for tag, row in rows.items()},
+        )
+        return _Prepared(append, [one.record for one in encoded], described)
+
+    def _done(self, prepared: _Prepared, appended: Appended) -> Written:
+        # Only now: had the append been refused, its registry rows would not have been written.
+        if prepared.described and not appended.repeated:
+            self._described.update(prepared.described)
+        return Written(appended, prepared.records)
+
+    # -- read ------------------------------------------------------------------------------------------
+
+    def head(self, stream: str) -> Head:
+        """Return the head of *stream*; raise `StreamNotFound`."""
+        found = self.backend.head(check_stream_name(stream))
+        if found is None:
+            raise StreamNotFound(stream)
+        return found
+
+    def streams(self) -> Iterator[Head]:
+        """Yield the head of every stream in byte order of the names, without touching events."""
+        after = ""
+        while page := self.backend.heads(after=after):
+            yield from page
+            after = page[-1].stream
+
+    def record_pages(self, stream: str, *, after: int, upto: int) -> Iterator[list[Any]]:
+        """Yield the decoded records of versions *after*+1..*upto* in pages: what folds read."""
+        decode_page = self.codec.decode_page
+        while after < upto:
+            page = self.backend.data(stream, after=after, upto=min(upto, after + RECORDS_PER_PAGE))
+            yield decode_page(stream, after, page)
+            after += len(page)
+
+    def read(
+        self,
+        stream: str,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int | None = None,
+        backwards: bool = False,
+    ) -> Iterator[Recorded]:
+        """Yield events with after < version <= upto, at most *limit*; see `Store.read`."""
+        head = self.head(stream)
+        check_bounds(after=after, upto=upto, limit=limit)
+        last = head.version if upto is None else min(upto, head.version)
+        return self._read(stream, after, last, limit, backwards)
+
+    def _read(
+        self, stream: str, after: int, upto: int, limit: int | None, backwards: bool
+    ) -> Iterator[Recorded]:
+        for row in self.rows(stream, after=after, upto=upto, limit=limit, backwards=backwards):
+            yield self.recorded(row)
+
+    def rows(
+        self, stream: str, *, after: int, upto: int, limit: int | None = None, backwards: bool = False
+    ) -> Iterator[Row]:
+        """Yield stored rows page by page; raise `RecordDamaged` at a version that is missing (I1)."""
+        left = upto - after if limit is None else min(limit, upto - after)
+        while left > 0:
+            page = self.backend.rows(
+                stream,
+                after=after,
+                upto=upto,
+                limit=min(left, ROWS_PER_PAGE),
+                backwards=backwards,
+            )
+            for row in page:
+                due = upto if backwards else after + 1
+                if row.version != due:
+                    raise RecordDamaged(stream, due, "the event is missing")
+                if backwards:
+                    upto -= 1
+                else:
+                    after += 1
+                yield row
+            left -= len(page)
+            if not page:
+                raise RecordDamaged(stream, upto if backwards else after + 1, "the event is missing")
+
+    def read_all(
+        self, *, after: int = 0, upto: int | None = None, limit: int | None = None
+    ) -> Iterator[Recorded]:
+        """Yield events of every stream with after < position <= upto, in commit order."""
+        check_bounds(after=after, upto=upto, limit=limit)
+        return self._read_all(after, upto, limit)
+
+    def _read_all(self, after: int, upto: int | None, limit: int | None) -> Iterator[Recorded]:
+        last = self.backend.count()[1]
+        upto = last if upto is None else min(upto, last)
+        left = upto - after if limit is None else min(limit, upto - after)
+        while left > 0:
+            page = self.backend.rows_by_position(after=after, limit=min(left, ROWS_PER_PAGE))
+            if not page:
+                return
+            for row in page:
+                yield self.recorded(row)
+            after = page[-1].position
+            left -= len(page)
+
+    def recorded(self, row: Row) -> Recorded:
+        """Decode a stored row; raise a `SchemaError` or `RecordDamaged` that names it."""
+        record = self.codec.decode(row.stream, row.version, row.data)
+        kind, schema_version = tag_of_record(row.data)
+        return Recorded(
+            row.stream,
+            row.version,
+            row.position,
+            record.time_ns,
+            kind,
+            schema_version,
+            self.codec.event(record),
+            record.causation,
+            record.correlation,
+            row.hash.hex(),
+        )
+
+
+def check_bounds(*, after: int, upto: int | None, limit: int | None) -> None:
+    """Refuse bounds that no caller means."""
+    if after < 0:
+        raise BadArgument(f"after is a version or position from 0 on, not {after}")
+    if upto is not None and upto < 0:
+        raise BadArgument(f"upto is a version or position from 0 on, not {upto}")
+    if limit is not None and limit < 0:
+        raise BadArgument(f"limit is a count from 0 on, not {limit}")

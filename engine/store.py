@@ -1,0 +1,246 @@
+"""The façade that a user opens: one store, its streams, their states. It holds no logic of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from tailfold.engine import leases
+from tailfold.engine.backend.lmdb import LmdbBackend
+from tailfold.engine.backend.port import Appended, Backend, Durability, Head, Lease
+from tailfold.engine.errors import BadArgument
+from tailfold.engine.events import Event
+from tailfold.engine.fold import Fold
+from tailfold.engine.leases import Grant
+from tailfold.engine.live import Live
+from tailfold.engine.loading import Loaded, load
+from tailfold.engine.log import Log, Recorded
+from tailfold.engine.names import check_stream_name
+from tailfold.engine.verify import Progress, Verified, check_readable, verify
+
+S = TypeVar("S")
+
+
+class Store:
+    """A store of event streams. Open one with `Store.open`; use it as a context manager, or close it.
+
+    Safe to use from several threads and coroutines. Several processes may open one store at once.
+    """
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], int] = time.time_ns) -> None:
+        """Wrap an opened backend; most callers want `Store.open`."""
+        self.backend = backend
+        self.log = Log(backend, clock=clock)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        backend: Backend | None = None,
+        create: bool = True,
+        durability: Durability = Durability.DURABLE,
+        clock: Callable[[], int] = time.time_ns,
+        events: Iterable[type[Event]] = (),
+    ) -> Store:
+        """Open the store at *path*, or on *backend*; make it if nothing is there and *create*.
+
+        The directory gets mode 0700, its files 0600. *clock* gives UTC nanoseconds for the records.
+        *events* are made known up front, so that reads give them typed; a kind that is appended or folded
+        becomes known by itself, all others are read as `Opaque`.
+
+        Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, or `FormatTooNew`
+        for a store of a later format; nothing is written then (I10).
+        """
+        if (path is None) == (backend is None):
+            raise BadArgument("give either a path or a backend")
+        if backend is None:
+            assert path is not None
+            backend = LmdbBackend(path, create=create, durability=durability)
+        store = cls(backend, clock=clock)
+        try:
+            store.log.codec.register(events)
+        except BaseException:
+            backend.close()
+            raise
+        return store
+
+    # -- append ----------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        stream: str,
+        events: Event | Sequence[Event],
+        *,
+        expected: int,
+        key: str | None = None,
+        causation: str | None = None,
+        correlation: str | None = None,
+        epoch: int | None = None,
+    ) -> Appended:
+        """Append *events* to *stream* as one unit: all or nothing, with its indexes (I5). Durable on return (I12).
+
+        *expected* is the version that the writer believes the stream is at (0 for a new one), `ANY`, or
+        `EXISTS`. *key* makes the append idempotent within the stream: the same key with the same events
+        returns the first result, with other events raises `KeyReused`. *causation* is the event id
+        (``stream@version``) of the cause, *correlation* names the whole conversation. *epoch* is that of the
+        lease under which the caller drives.
+
+        Checked in this order, and a refused append changes nothing: `BadArgument` for what cannot be
+        stored, `Fenced`, `KeyReused`, `WrongVersion`. `StoreFull` writes nothing either; after
+        `OutcomeUnknown` the append is absent or whole.
+        """
+        batch = [events] if isinstance(events, Event) else events
+        return self.log.append(
+            stream,
+            batch,
+            expected=expected,
+            key=key,
+            causation=causation,
+            correlation=correlation,
+            epoch=epoch,
+        ).appended
+
+    async def append_async(
+        self,
+        stream: str,
+        events: Event | Sequence[Event],
+        *,
+        expected: int,
+        key: str | None = None,
+        causation: str | None = None,
+        correlation: str | None = None,
+        epoch: int | None = None,
+    ) -> Appended:
+        """Like `append`, for a coroutine: appends of many coroutines share commits.
+
+        Cancelling the wait does not take the append back: it is then absent or whole, and may be whole.
+        """
+        batch = [events] if isinstance(events, Event) else events
+        written = await self.log.append_async(
+            stream,
+            batch,
+            expected=expected,
+            key=key,
+            causation=causation,
+            correlation=correlation,
+            epoch=epoch,
+        )
+        return written.appended
+
+    # -- read ------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str,
+        *,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int | None = None,
+        backwards: bool = False,
+    ) -> Iterator[Recorded]:
+        """Yield the events of *stream* with after < version <= upto, at most *limit*, in order of versions.
+
+        With *backwards*, newest first. An *upto* past the head means the head as it is now. Reads page by
+        page: no transaction stays open while the caller works. Raises `StreamNotFound` at once.
+        """
+        return self.log.read(stream, after=after, upto=upto, limit=limit, backwards=backwards)
+
+    def read_all(
+        self, *, after: int = 0, upto: int | None = None, limit: int | None = None
+    ) -> Iterator[Recorded]:
+        """Yield the events of all streams with after < position <= upto, at most *limit*, in commit order (I2)."""
+        return self.log.read_all(after=after, upto=upto, limit=limit)
+
+    def head(self, stream: str) -> Head:
+        """Return version and chain hash of the end of *stream* without reading events; `StreamNotFound`."""
+        return self.log.head(stream)
+
+    def streams(self) -> Iterator[Head]:
+        """Yield the head of every stream in byte order of the names, without reading events."""
+        return self.log.streams()
+
+    def kinds(self) -> Iterator[tuple[str, bytes]]:
+        """Yield (``kind@version``, fields as msgpack) of everything that was ever written to this store."""
+        return self.backend.schemas()
+
+    # -- fold ------------------------------------------------------------------------------------------
+
+    def load(self, stream: str, fold: Fold[S], at: int | None = None) -> Loaded[S]:
+        """Return the fold of *stream* at version *at*, or at its head; a stream without events is at 0.
+
+        Raises `StreamNotFound` if the stream does not reach *at*, a `SchemaError` or `RecordDamaged` that
+        names the event that cannot be read, `FoldFailed` if a handler raised.
+        """
+        return load(self.log, stream, fold, at)
+
+    def live(self, stream: str, fold: Fold[S], *, epoch: int | None = None) -> Live[S]:
+        """Open *stream* for driving: a handle that keeps the state folded while it appends."""
+        check_stream_name(stream)
+        return Live(self.log, stream, fold, epoch=epoch)
+
+    # -- drive -----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def drive(self, stream: str, *, take_over: bool = False) -> Iterator[Grant]:
+        """Hold the lease of *stream* inside the ``with``: at most one driver (I13).
+
+        A dead driver's lease is taken over, and `Grant.previous` says whose it was; a live one raises
+        `LeaseHeld`, unless *take_over* pushes it aside (it is then fenced). Released at the end, also after
+        an exception; what a killed process leaves behind is taken over by the next driver.
+        """
+        check_stream_name(stream)
+        grant = leases.acquire(self.backend, stream, clock=self.log.clock, take_over=take_over)
+        try:
+            yield grant
+        finally:
+            leases.release(self.backend, stream, grant.epoch, clock=self.log.clock)
+
+    def lease(self, stream: str) -> Lease | None:
+        """Return the lease row of *stream*, or None if it was never driven."""
+        return self.backend.lease(check_stream_name(stream))
+
+    # -- look after ------------------------------------------------------------------------------------
+
+    def verify(
+        self,
+        stream: str | None = None,
+        *,
+        head: str | None = None,
+        progress: Progress | None = None,
+    ) -> Verified:
+        """Recompute pages, chains, versions and positions of *stream* or of the store; see `verify.verify`."""
+        return verify(self.log, stream, head=head, progress=progress)
+
+    def check_readable(self, stream: str, *, upto: int | None = None) -> int:
+        """Raise unless every event of *stream* up to *upto* is as it was written and can be decoded."""
+        return check_readable(self.log, stream, upto=upto)
+
+    def usage(self) -> dict[str, Any]:
+        """Return counts and sizes in bytes, by table."""
+        streams, events = self.backend.count()
+        return {
+            "streams": streams,
+            "events": events,
+            "durability": self.backend.durability.value,
+            **self.backend.usage(),
+        }
+
+    def close(self) -> None:
+        """Make everything durable and let go of the store. Closing twice is fine."""
+        self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,162 @@
+"""Verify: recompute what the store claims. Reads only; every finding names what and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tailfold.engine.backend import chain
+from tailfold.engine.backend.port import Head
+from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
+from tailfold.engine.log import Log
+
+FINDINGS_MAX = 1000
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it was written."""
+
+    stream: str | None
+    version: int | None
+    what: str
+
+    def __str__(self) -> str:
+        if self.stream is None:
+            return self.what
+        where = f"stream {self.stream!r}"
+        return f"{where} version {self.version}: {self.what}" if self.version else f"{where}: {self.what}"
+
+
+class Verified(NamedTuple):
+    """What was checked, and what was found."""
+
+    streams: int
+    events: int
+    findings: list[Finding]
+    head: Head | None
+    """The head of the one stream that was asked for."""
+
+    @property
+    def sound(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+
+Progress = Callable[[int], None]
+
+
+def verify(
+    log: Log, stream: str | None = None, *, head: str | None = None, progress: Progress | None = None
+) -> Verified:
+    """Check the pages, and every event of *stream* or of the store: chain (I4), versions (I1), positions (I2, I3).
+
+    With *head*, a chain hash in hex that was noted elsewhere, the stream must also still contain that
+    hash: cutting off the newest events, or rewriting the whole chain, shows too. *progress* is called
+    with the number of events done since its last call.
+    """
+    findings = [Finding(None, None, f"page check: {what}") for what in log.backend.check()]
+    if findings:
+        # Reading rows through damaged pages may crash the process; the page check has the answer.
+        return Verified(0, 0, findings, None)
+    if stream is not None:
+        found = log.head(stream)
+        events = _verify_stream(log, found, findings, progress)
+        if head is not None and not _contains(log, found, head):
+            findings.append(
+                Finding(stream, None, f"no version has the hash {head}: events were cut off or replaced")
+            )
+        return Verified(1, events, findings, found)
+    streams = events = 0
+    for found in log.streams():
+        streams += 1
+        events += _verify_stream(log, found, findings, progress)
+        if len(findings) >= FINDINGS_MAX:
+            return Verified(streams, events, findings, None)
+    total_streams, last_position = log.backend.count()
+    if events != last_position:
+        findings.append(
+            Finding(None, None, f"{last_position} positions stand for {events} events (I2)")
+        )
+    if streams != total_streams:
+        findings.append(Finding(None, None, f"{total_streams} heads stand for {streams} names"))
+    return Verified(streams, events, findings, None)
+
+
+def _verify_stream(
+    log: Log, head: Head, findings: list[Finding], progress: Progress | None
+) -> int:
+    stream = head.stream
+    expected = chain.seed(stream)
+    events = 0
+    position = 0
+    try:
+        for row in log.rows(stream, after=0, upto=head.version):
+            events += 1
+            [expected] = chain.extend(expected, [chain.digest(row.data)])
+            if row.hash != expected:
+                findings.append(
+                    Finding(stream, row.version, "the stored bytes do not give the chain hash")
+                )
+                expected = row.hash  # go on from what is stored: one changed byte is one finding
+            if row.position <= position:
+                findings.append(
+                    Finding(stream, row.version, f"position {row.position} is not past {position} (I2)")
+                )
+            position = row.position
+            if log.backend.position(row.position) != (stream, row.version):
+                findings.append(
+                    Finding(stream, row.version, f"position {row.position} stands for another event (I3)")
+                )
+            if progress and events % 1000 == 0:
+                progress(1000)
+            if len(findings) >= FINDINGS_MAX:
+                return events
+    except RecordDamaged as error:
+        findings.append(Finding(stream, error.version, error.why))
+        return events
+    except Corruption as error:
+        findings.append(Finding(stream, events + 1, str(error)))
+        return events
+    if expected != head.hash:
+        findings.append(Finding(stream, head.version, "the head's hash is not the last event's (I4)"))
+    if log.backend.rows(stream, after=head.version, upto=head.version + 1, limit=1):
+        findings.append(Finding(stream, head.version + 1, "an event stands past the head (I4)"))
+    if progress:
+        progress(events % 1000)
+    return events
+
+
+def _contains(log: Log, head: Head, wanted: str) -> bool:
+    wanted = wanted.lower()
+    if head.hash.hex() == wanted:
+        return True
+    rows = log.rows(head.stream, after=0, upto=head.version, backwards=True)
+    return any(row.hash.hex() == wanted for row in rows)
+
+
+def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:
+    """Check that *stream* can be read truly up to *upto*: chain and decoding. Return the number of events.
+
+    For callers that must not show half an answer. Raises `RecordDamaged`, `StreamNotFound` or a
+    `SchemaError` that names the first event that cannot be trusted.
+    """
+    head = log.head(stream)
+    last = head.version if upto is None else upto
+    if last > head.version:
+        raise StreamNotFound(stream, version=last, head=head.version)
+    expected = chain.seed(stream)
+    schema_error: SchemaError | None = None
+    for row in log.rows(stream, after=0, upto=last):
+        [expected] = chain.extend(expected, [chain.digest(row.data)])
+        if row.hash != expected:
+            raise RecordDamaged(stream, row.version, "the stored bytes do not give the chain hash")
+        if schema_error is None:
+            try:
+                log.codec.decode(stream, row.version, row.data)
+            except SchemaError as error:
+                schema_error = error  # a damaged event further on is the graver thing to say
+    if last == head.version and expected != head.hash:
+        raise RecordDamaged(stream, last, "the head's hash is not the last event's")
+    if schema_error is not None:
+        raise schema_error
+    return last
