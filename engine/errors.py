@@ -11,7 +11,8 @@ EngineError
 ├── ReplayDiverged         the replayed loop asked for something else than the journal records
 ├── Corruption             stored bytes are not what was written
 │   ├── StoreDamaged       the file itself: pages, size, missing tables
-│   └── RecordDamaged      one stored event
+│   ├── RecordDamaged      one stored event
+│   └── BlobDamaged        the content of a blob
 ├── SchemaError
 │   ├── FormatTooNew       the store's format is newer than this release
 │   ├── SchemaTooNew       an event's schema version is newer than the code's
@@ -94,8 +95,7 @@ class RunEnded(EngineError):
 
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(
-            f"run {stream!r} has ended ({reason}): look at it with show, state or replay,"
-            " or start a new run"
+            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, or start a new run"
         )
         self.stream = stream
         self.reason = reason
@@ -154,6 +154,14 @@ class RecordDamaged(Corruption):
         self.stream = stream
         self.version = version
         self.why = why
+
+
+class BlobDamaged(Corruption):
+    """The stored content of a blob does not have the digest that it is stored under."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the content of blob {digest} is damaged. Nothing was changed; restore a copy")
+        self.digest = digest
 
 
 class SchemaError(EngineError):

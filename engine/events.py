@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
-
-from tailfold.engine.errors import BadArgument, BlobNotFound
+from tailfold.engine.errors import BadArgument, BlobDamaged, BlobNotFound
 from tailfold.engine.names import check_kind
 
 SCHEMA_VERSION_MAX = 1_000_000
@@ -95,10 +94,15 @@ class Blob:
     def __init__(self, data: bytes) -> None:
         self._data: bytes | None = bytes(data)
         self._load: Callable[[bytes], bytes | None] | None = None
-        self.digest = hashlib.blake2b(self._data, digest_size=self.DIGEST_BYTES).digest()
+        self.digest = self.digest_of(self._data)
         """BLAKE2b-256 of the content."""
         self.size = len(self._data)
         """Length of the content in bytes."""
+
+    @classmethod
+    def digest_of(cls, content: bytes) -> bytes:
+        """Return the digest that *content* is stored under."""
+        return hashlib.blake2b(content, digest_size=cls.DIGEST_BYTES).digest()
 
     @classmethod
     def stored(cls, digest: bytes, size: int, load: Callable[[bytes], bytes | None]) -> Blob:
@@ -110,11 +114,13 @@ class Blob:
 
     @property
     def data(self) -> bytes:
-        """The content. Raises `BlobNotFound` if the store does not hold it."""
+        """The content, checked against the digest. Raises `BlobNotFound` or `BlobDamaged`."""
         if self._data is None:
             found = self._load(self.digest) if self._load else None
             if found is None:
                 raise BlobNotFound(self.digest.hex())
+            if self.digest_of(found) != self.digest:
+                raise BlobDamaged(self.digest.hex())
             return found
         return self._data
 

@@ -45,9 +45,7 @@ class Fold(Generic[S]):
         self.strict = strict
         self._handlers: dict[type[Event], Handler] = {}
 
-    def on(
-        self, event_type: type[E]
-    ) -> Callable[[Callable[[S, E], S | None]], Callable[[S, E], S | None]]:
+    def on(self, event_type: type[E]) -> Callable[[Callable[[S, E], S | None]], Callable[[S, E], S | None]]:
         """Register the decorated function as the handler of *event_type*."""
         check_event_type(event_type)
 
@@ -99,7 +97,7 @@ class Fold(Generic[S]):
                     raise _Unhandled
         except Exception as error:
             version = after + 1 + next(i for i, r in enumerate(records) if r is record)
-            kind = str(getattr(type(record), "__struct_config__").tag)
+            kind = str(type(record).__struct_config__.tag)
             if isinstance(error, _Unhandled):
                 raise UnknownKind(stream, version, kind, self.name) from None
             why = f"{type(error).__name__}: {error}"
@@ -110,7 +108,5 @@ class Fold(Generic[S]):
         return f"Fold({self.name!r}, version={self.version}, {len(self._handlers)} handlers)"
 
 
-class _Unhandled(Exception):  # noqa: N818 - never leaves this module
+class _Unhandled(Exception):
     pass
-
-

@@ -99,9 +99,7 @@ def liveness(holder: Holder) -> Liveness:
     return Liveness.ALIVE if start_token(holder.pid) == holder.started else Liveness.DEAD
 
 
-def acquire(
-    backend: Backend, stream: str, *, clock: Callable[[], int], take_over: bool = False
-) -> Grant:
+def acquire(backend: Backend, stream: str, *, clock: Callable[[], int], take_over: bool = False) -> Grant:
     """Take the lease of *stream* for this process; durable on return.
 
     A dead holder's lease is taken over, and `Grant.previous` says whose it was. Raises `LeaseHeld` if the

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tailfold.engine.backend.port import Appended
 from tailfold.engine.errors import Conflict, EngineError
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
-from tailfold.engine.log import Log, Written, event_id
 from tailfold.engine.loading import catch_up, load
+from tailfold.engine.log import Log, Written, event_id
 
 S = TypeVar("S")
 
@@ -44,8 +44,10 @@ class Live(Generic[S]):
         correlation: str | None = None,
     ) -> Appended:
         """Append *events* as one unit and fold them; durable on return. Raises as `Store.append` does."""
-        how = self._how(key, causation, correlation)
-        return self._folded(self._log.append(self.stream, events, **how))
+        self._check_sound()
+        return self._folded(
+            self._log.append(self.stream, events, self.version, key, causation, correlation, self._epoch)
+        )
 
     async def append_async(
         self,
@@ -55,8 +57,12 @@ class Live(Generic[S]):
         correlation: str | None = None,
     ) -> Appended:
         """Like `append`, for a coroutine; appends of many coroutines share commits."""
-        how = self._how(key, causation, correlation)
-        return self._folded(await self._log.append_async(self.stream, events, **how))
+        self._check_sound()
+        return self._folded(
+            await self._log.append_async(
+                self.stream, events, self.version, key, causation, correlation, self._epoch
+            )
+        )
 
     def refresh(self) -> int:
         """Fold what others appended since; return the number of events. Reloads if a fold had failed."""
@@ -73,20 +79,11 @@ class Live(Generic[S]):
             self._spoilt = False
         return self.version - before
 
-    def _how(
-        self, key: str | None, causation: str | None, correlation: str | None
-    ) -> dict[str, Any]:
+    def _check_sound(self) -> None:
         if self._spoilt:
             raise EngineError(
                 f"the state of {self.stream!r} is spoilt by a fold that failed: refresh the handle"
             )
-        return {
-            "expected": self.version,
-            "key": key,
-            "causation": causation,
-            "correlation": correlation,
-            "epoch": self._epoch,
-        }
 
     def _folded(self, written: Written) -> Appended:
         appended = written.appended
@@ -100,9 +97,7 @@ class Live(Generic[S]):
                 f"stream {self.stream!r}: two appends of one handle overlapped; await each before the next"
             )
         self._spoilt = True
-        self.state = self._fold.fold_records(
-            self.state, written.records, self.stream, self.version
-        )
+        self.state = self._fold.fold_records(self.state, written.records, self.stream, self.version)
         self.version = appended.last
         self._spoilt = False
         return appended

@@ -35,7 +35,7 @@ def load(log: Log, stream: str, fold: Fold[S], at: int | None = None) -> Loaded[
         if at < 0:
             raise BadArgument(f"at is a version from 0 on, not {at}")
         if at > version:
-            raise StreamNotFound(stream, version=at, head=version) if head else StreamNotFound(stream)
+            raise (StreamNotFound(stream, version=at, head=version) if head else StreamNotFound(stream))
         version = at
     return Loaded(catch_up(log, stream, fold, fold.initial(), 0, version), version)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tailfold.engine.backend import chain, keys
+from tailfold.engine.backend import chain
 from tailfold.engine.backend.commit import GroupCommit
 from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row
 from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
@@ -74,26 +74,43 @@ class Log:
 
     # -- append ----------------------------------------------------------------------------------------
 
-    def append(self, stream: str, events: Sequence[Event], **how: Any) -> Written:
+    def append(
+        self,
+        stream: str,
+        events: Sequence[Event],
+        expected: int,
+        key: str | None = None,
+        causation: str | None = None,
+        correlation: str | None = None,
+        epoch: int | None = None,
+    ) -> Written:
         """Append *events* as one unit; see `Store.append` for the arguments and promises."""
-        prepared = self._prepare(stream, events, **how)
+        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch)
         return self._done(prepared, self._group.submit(prepared.append))
 
-    async def append_async(self, stream: str, events: Sequence[Event], **how: Any) -> Written:
+    async def append_async(
+        self,
+        stream: str,
+        events: Sequence[Event],
+        expected: int,
+        key: str | None = None,
+        causation: str | None = None,
+        correlation: str | None = None,
+        epoch: int | None = None,
+    ) -> Written:
         """Like `append`; appends of many coroutines share commits."""
-        prepared = self._prepare(stream, events, **how)
+        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch)
         return self._done(prepared, await self._group.submit_async(prepared.append))
 
     def _prepare(
         self,
         stream: str,
         events: Sequence[Event],
-        *,
         expected: int,
-        key: str | None = None,
-        causation: str | None = None,
-        correlation: str | None = None,
-        epoch: int | None = None,
+        key: str | None,
+        causation: str | None,
+        correlation: str | None,
+        epoch: int | None,
     ) -> _Prepared:
         check_stream_name(stream)
         if not events:
@@ -103,30 +120,33 @@ class Log:
         if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
             raise BadArgument(f"an idempotency key has 1 to {KEY_CHARS_MAX} characters, not {len(key)}")
         time_ns = self.clock()
-        encode = self.codec.encode
-        encoded = [
-            encode(event, time_ns=time_ns, causation=causation, correlation=correlation)
-            for event in events
-        ]
-        types = {type(event) for event in events}
-        described = [t for t in types if t not in self._described]
-        rows = dict(describe(t) for t in described)
+        codec = self.codec
+        data, digests, records = [], [], []
         blobs: dict[bytes, bytes] = {}
-        for one in encoded:
-            blobs |= one.blobs
+        new_types: list[type[Event]] = []
+        for event in events:
+            one = codec.encode(event, time_ns, causation, correlation)
+            data.append(one.data)
+            digests.append(chain.digest(one.data))
+            records.append(one.record)
+            if one.blobs:
+                blobs |= one.blobs
+            event_type = type(event)
+            if event_type not in self._described and event_type not in new_types:
+                new_types.append(event_type)
         append = Append(
-            stream=stream,
-            expected=expected,
-            records=tuple([one.data for one in encoded]),
-            digests=tuple([chain.digest(one.data) for one in encoded]),
-            time_ns=time_ns,
-            key=key,
-            content=self.codec.content(events) if key is not None else b"",
-            epoch=epoch,
-            blobs=blobs,
-            schemas={keys.kind_key(tag, row): row for tag, row in rows.items()},
+            stream,
+            expected,
+            data,
+            digests,
+            time_ns,
+            key,
+            codec.content(events) if key is not None else b"",
+            epoch,
+            blobs,
+            dict(map(describe, new_types)) if new_types else {},
         )
-        return _Prepared(append, [one.record for one in encoded], described)
+        return _Prepared(append, records, new_types)
 
     def _done(self, prepared: _Prepared, appended: Appended) -> Written:
         # Only now: had the append been refused, its registry rows would not have been written.
@@ -180,7 +200,13 @@ class Log:
             yield self.recorded(row)
 
     def rows(
-        self, stream: str, *, after: int, upto: int, limit: int | None = None, backwards: bool = False
+        self,
+        stream: str,
+        *,
+        after: int,
+        upto: int,
+        limit: int | None = None,
+        backwards: bool = False,
     ) -> Iterator[Row]:
         """Yield stored rows page by page; raise `RecordDamaged` at a version that is missing (I1)."""
         left = upto - after if limit is None else min(limit, upto - after)

@@ -10,19 +10,19 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
 import msgspec
-
 from tailfold.engine.errors import (
     BadArgument,
-    EngineError,
+    Corruption,
     RecordDamaged,
     SchemaTooNew,
     SchemaTooOld,
     Undecodable,
 )
-from tailfold.engine.events import Blob, Event, Opaque, check_event_type, split_tag, tag, tag_of
+from tailfold.engine.events import Blob, Event, Opaque, check_event_type, split_tag, tag_of
 from tailfold.upcasters import Standing, stand
 
 RECORD_BYTES_MAX = 64 << 20
@@ -49,7 +49,7 @@ class Encoded(NamedTuple):
 
     data: bytes
     record: DecodedRecord
-    blobs: dict[bytes, bytes]
+    blobs: dict[bytes, bytes] | None
 
 
 class _HasTag(msgspec.Struct, array_like=True):
@@ -122,9 +122,7 @@ class Codec:
 
     # -- encode ----------------------------------------------------------------------------------------
 
-    def encode(
-        self, event: Event, *, time_ns: int, causation: str | None, correlation: str | None
-    ) -> Encoded:
+    def encode(self, event: Event, time_ns: int, causation: str | None, correlation: str | None) -> Encoded:
         """Return *event* as record bytes, read back once: what cannot be read back is never stored.
 
         Raises `BadArgument` naming the kind and what does not fit its declared fields.
@@ -134,18 +132,25 @@ class Codec:
         if record_class is None:
             self.register([event_type])
             record_class = self._class_of[event_type]
-        self._found.blobs = None
+        found = self._found
+        found.blobs = None
         try:
             data = self._encode(record_class(time_ns, causation, correlation, event))
             record = self._decode(data)
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (
+            msgspec.MsgspecError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise BadArgument(f"event {event_type.kind!r} cannot be stored: {error}") from error
         if len(data) > RECORD_BYTES_MAX:
             raise BadArgument(
                 f"event {event_type.kind!r} has {len(data)} bytes, the most is {RECORD_BYTES_MAX}:"
                 " put large content into a Blob"
             )
-        return Encoded(data, record, self._found.blobs or {})
+        return Encoded(data, record, found.blobs)
 
     def content(self, events: Sequence[Event]) -> bytes:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
@@ -245,6 +250,24 @@ def raw_record(data: bytes) -> list[Any]:
     return fields
 
 
+def blobs_in(data: bytes) -> list[bytes]:
+    """Return the digests of the blobs that record bytes refer to, whatever their kind; raise ValueError."""
+    if b"blob" not in data:  # most records have none, and need no decoding to know it
+        return []
+    found: list[bytes] = []
+    todo: list[Any] = [raw_record(data)[-1]]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, list):
+            todo += value
+        elif isinstance(value, dict):
+            if value.keys() == {"blob", "size"} and isinstance(value["blob"], str):
+                with suppress(ValueError):
+                    found.append(bytes.fromhex(value["blob"]))
+            todo += value.values()
+    return [digest for digest in found if len(digest) == Blob.DIGEST_BYTES]
+
+
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
     fields = [
@@ -252,6 +275,15 @@ def describe(event_type: type[Event]) -> tuple[str, bytes]:
         for f in msgspec.structs.fields(event_type)
     ]
     return tag_of(event_type), msgspec.msgpack.encode({"fields": fields})
+
+
+def read_description(tag: str, description: bytes) -> list[dict[str, Any]]:
+    """Return the fields of a registry row; raise `Corruption` naming the tag."""
+    try:
+        fields = msgspec.msgpack.decode(description)["fields"]
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise Corruption(f"the store's description of {tag!r} cannot be read: {error}") from None
+    return cast(list[dict[str, Any]], fields)
 
 
 def _type_name(annotation: Any) -> str:
@@ -286,9 +318,9 @@ __all__ = [
     "Codec",
     "DecodedRecord",
     "Encoded",
-    "EngineError",
+    "blobs_in",
     "describe",
     "raw_record",
-    "tag",
+    "read_description",
     "tag_of_record",
 ]

@@ -20,6 +20,7 @@ from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
+from tailfold.engine.records import read_description
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
 
 S = TypeVar("S")
@@ -82,7 +83,7 @@ class Store:
         correlation: str | None = None,
         epoch: int | None = None,
     ) -> Appended:
-        """Append *events* to *stream* as one unit: all or nothing, with its indexes (I5). Durable on return (I12).
+        """Append *events* to *stream* as one unit, all or nothing (I5); durable on return (I12).
 
         *expected* is the version that the writer believes the stream is at (0 for a new one), `ANY`, or
         `EXISTS`. *key* makes the append idempotent within the stream: the same key with the same events
@@ -98,11 +99,11 @@ class Store:
         return self.log.append(
             stream,
             batch,
-            expected=expected,
-            key=key,
-            causation=causation,
-            correlation=correlation,
-            epoch=epoch,
+            expected,
+            key,
+            causation,
+            correlation,
+            epoch,
         ).appended
 
     async def append_async(
@@ -124,11 +125,11 @@ class Store:
         written = await self.log.append_async(
             stream,
             batch,
-            expected=expected,
-            key=key,
-            causation=causation,
-            correlation=correlation,
-            epoch=epoch,
+            expected,
+            key,
+            causation,
+            correlation,
+            epoch,
         )
         return written.appended
 
@@ -153,7 +154,7 @@ class Store:
     def read_all(
         self, *, after: int = 0, upto: int | None = None, limit: int | None = None
     ) -> Iterator[Recorded]:
-        """Yield the events of all streams with after < position <= upto, at most *limit*, in commit order (I2)."""
+        """Yield events of all streams with after < position <= upto, at most *limit*, in commit order."""
         return self.log.read_all(after=after, upto=upto, limit=limit)
 
     def head(self, stream: str) -> Head:
@@ -164,9 +165,13 @@ class Store:
         """Yield the head of every stream in byte order of the names, without reading events."""
         return self.log.streams()
 
-    def kinds(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (``kind@version``, fields as msgpack) of everything that was ever written to this store."""
-        return self.backend.schemas()
+    def kinds(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield (``kind@version``, fields) of everything that was ever written to this store.
+
+        A tag that was written with different fields is yielded once for each. Needs no code of the user.
+        """
+        for tag, description in self.backend.schemas():
+            yield tag, read_description(tag, description)
 
     # -- fold ------------------------------------------------------------------------------------------
 
@@ -213,7 +218,7 @@ class Store:
         head: str | None = None,
         progress: Progress | None = None,
     ) -> Verified:
-        """Recompute pages, chains, versions and positions of *stream* or of the store; see `verify.verify`."""
+        """Recompute pages, chains, versions and positions of *stream* or the store; see `verify.verify`."""
         return verify(self.log, stream, head=head, progress=progress)
 
     def check_readable(self, stream: str, *, upto: int | None = None) -> int:

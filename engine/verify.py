@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tailfold.engine.backend import chain
-from tailfold.engine.backend.port import Head
+from tailfold.engine.backend.port import Head, Row
 from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
+from tailfold.engine.events import Blob
 from tailfold.engine.log import Log
+from tailfold.engine.records import blobs_in
 
 FINDINGS_MAX = 1000
 
@@ -46,9 +48,13 @@ Progress = Callable[[int], None]
 
 
 def verify(
-    log: Log, stream: str | None = None, *, head: str | None = None, progress: Progress | None = None
+    log: Log,
+    stream: str | None = None,
+    *,
+    head: str | None = None,
+    progress: Progress | None = None,
 ) -> Verified:
-    """Check the pages, and every event of *stream* or of the store: chain (I4), versions (I1), positions (I2, I3).
+    """Check pages, and every event of *stream* or the store: versions (I1), positions (I2, I3), chain (I4).
 
     With *head*, a chain hash in hex that was noted elsewhere, the stream must also still contain that
     hash: cutting off the newest events, or rewriting the whole chain, shows too. *progress* is called
@@ -72,19 +78,16 @@ def verify(
         events += _verify_stream(log, found, findings, progress)
         if len(findings) >= FINDINGS_MAX:
             return Verified(streams, events, findings, None)
+    _verify_blobs(log, findings)
     total_streams, last_position = log.backend.count()
     if events != last_position:
-        findings.append(
-            Finding(None, None, f"{last_position} positions stand for {events} events (I2)")
-        )
+        findings.append(Finding(None, None, f"{last_position} positions stand for {events} events (I2)"))
     if streams != total_streams:
         findings.append(Finding(None, None, f"{total_streams} heads stand for {streams} names"))
     return Verified(streams, events, findings, None)
 
 
-def _verify_stream(
-    log: Log, head: Head, findings: list[Finding], progress: Progress | None
-) -> int:
+def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Progress | None) -> int:
     stream = head.stream
     expected = chain.seed(stream)
     events = 0
@@ -92,11 +95,9 @@ def _verify_stream(
     try:
         for row in log.rows(stream, after=0, upto=head.version):
             events += 1
-            [expected] = chain.extend(expected, [chain.digest(row.data)])
+            expected = chain.link(expected, chain.digest(row.data))
             if row.hash != expected:
-                findings.append(
-                    Finding(stream, row.version, "the stored bytes do not give the chain hash")
-                )
+                findings.append(Finding(stream, row.version, "the stored bytes do not give the chain hash"))
                 expected = row.hash  # go on from what is stored: one changed byte is one finding
             if row.position <= position:
                 findings.append(
@@ -105,8 +106,14 @@ def _verify_stream(
             position = row.position
             if log.backend.position(row.position) != (stream, row.version):
                 findings.append(
-                    Finding(stream, row.version, f"position {row.position} stands for another event (I3)")
+                    Finding(
+                        stream,
+                        row.version,
+                        f"position {row.position} stands for another event (I3)",
+                    )
                 )
+            for blob in blobs_in(row.data):
+                _verify_reference(log, row, blob, findings)
             if progress and events % 1000 == 0:
                 progress(1000)
             if len(findings) >= FINDINGS_MAX:
@@ -114,7 +121,7 @@ def _verify_stream(
     except RecordDamaged as error:
         findings.append(Finding(stream, error.version, error.why))
         return events
-    except Corruption as error:
+    except (Corruption, ValueError) as error:
         findings.append(Finding(stream, events + 1, str(error)))
         return events
     if expected != head.hash:
@@ -124,6 +131,27 @@ def _verify_stream(
     if progress:
         progress(events % 1000)
     return events
+
+
+def _verify_reference(log: Log, row: Row, digest: bytes, findings: list[Finding]) -> None:
+    content = log.backend.blob(digest)
+    if content is None:
+        what = f"blob {digest.hex()} is missing"
+    elif Blob.digest_of(content) != digest:
+        what = f"the content of blob {digest.hex()} is damaged"
+    else:
+        return
+    findings.append(Finding(row.stream, row.version, what))
+
+
+def _verify_blobs(log: Log, findings: list[Finding]) -> None:
+    """Check blobs that no event needs, too: one may be needed again."""
+    after = b""
+    while page := log.backend.blobs(after=after):
+        for digest, content in page:
+            if Blob.digest_of(content) != digest:
+                findings.append(Finding(None, None, f"the content of blob {digest.hex()} is damaged"))
+        after = page[-1][0]
 
 
 def _contains(log: Log, head: Head, wanted: str) -> bool:
@@ -147,7 +175,7 @@ def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:
     expected = chain.seed(stream)
     schema_error: SchemaError | None = None
     for row in log.rows(stream, after=0, upto=last):
-        [expected] = chain.extend(expected, [chain.digest(row.data)])
+        expected = chain.link(expected, chain.digest(row.data))
         if row.hash != expected:
             raise RecordDamaged(stream, row.version, "the stored bytes do not give the chain hash")
         if schema_error is None:

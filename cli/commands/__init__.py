@@ -1,0 +1,1 @@
+"""The commands, by subject: runs, journal, store."""

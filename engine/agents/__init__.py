@@ -1,0 +1,1 @@
+"""The agents that are shipped with tailfold."""

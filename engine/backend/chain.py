@@ -6,7 +6,6 @@ a payload can be taken out later with its digest standing in for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 
 from tailfold.engine.backend.port import HASH_BYTES
@@ -22,10 +21,6 @@ def digest(record: bytes) -> bytes:
     return blake2b(record, digest_size=HASH_BYTES).digest()
 
 
-def extend(previous: bytes, digests: Sequence[bytes]) -> list[bytes]:
-    """Return the chain hash after each of *digests*, starting from *previous*."""
-    hashes = []
-    for record_digest in digests:
-        previous = blake2b(previous + record_digest, digest_size=HASH_BYTES).digest()
-        hashes.append(previous)
-    return hashes
+def link(previous: bytes, record_digest: bytes) -> bytes:
+    """Return the chain hash of the record with this digest, after *previous*."""
+    return blake2b(previous + record_digest, digest_size=HASH_BYTES).digest()

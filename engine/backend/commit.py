@@ -17,16 +17,15 @@ from tailfold.engine.errors import EngineError, OutcomeUnknown
 
 Commit = Callable[[Sequence[Append]], list[Appended | EngineError]]
 
-GROUP_MAX = 4096
-"""Appends in one commit at most, so that the first of a long queue does not wait for the last."""
+GROUP_MAX = 256
+"""Appends in one commit at most: the sessions of one group prepare their next appends while the disk works
+on the other groups."""
 
 
 class _Slot:
     __slots__ = ("append", "future", "outcome")
 
-    def __init__(
-        self, append: Append, future: asyncio.Future[Appended | Exception] | None = None
-    ) -> None:
+    def __init__(self, append: Append, future: asyncio.Future[Appended | Exception] | None = None) -> None:
         self.append = append
         self.future = future
         self.outcome: Appended | Exception | None = None

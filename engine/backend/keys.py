@@ -11,7 +11,6 @@ import struct
 from typing import NamedTuple
 
 import msgspec
-
 from tailfold.engine.backend.port import HASH_BYTES
 
 TABLES = (

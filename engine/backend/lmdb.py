@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import lmdb.verify
 import msgspec
-
 from tailfold.engine.backend import chain, keys, rules
 from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.port import (
@@ -68,7 +67,7 @@ class _Environment:
     of the first.
     """
 
-    _open: dict[str, _Environment] = {}  # noqa: RUF012 - process-wide on purpose
+    _open: dict[str, _Environment] = {}
     _opening = threading.Lock()
 
     def __init__(self, path: Path, durability: Durability, map_bytes: int) -> None:
@@ -80,6 +79,9 @@ class _Environment:
         self.env = _open_environment(path, durability, map_bytes)
         try:
             self.tables = self._prepare()
+        except lmdb.Error as error:
+            self.env.close()
+            raise StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"]) from error
         except BaseException:
             self.env.close()
             raise
@@ -118,9 +120,7 @@ class _Environment:
         size = (self.path / "data.mdb").stat().st_size
         needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
         if size < needed:
-            raise StoreDamaged(
-                str(self.path), [f"data.mdb has {size} bytes, its last page ends at {needed}"]
-            )
+            raise StoreDamaged(str(self.path), [f"data.mdb has {size} bytes, its last page ends at {needed}"])
         with self.env.begin() as txn:
             present = {bytes(name) for name in self.env.dbs(txn)}
             new = txn.stat()["entries"] == 0
@@ -234,7 +234,7 @@ class LmdbBackend:
         position_rows: list[tuple[bytes, bytes]] = []
         id_rows: dict[bytes, keys.IdRow] = {}
         pack_event, pack_position = keys.EVENT_KEY.pack, keys.POSITION_KEY.pack
-        pack_where = keys.POSITION_ROW.pack
+        pack_where, link = keys.POSITION_ROW.pack, chain.link
         position = self._last_position(txn)
         next_number: int | None = None
         for append in batch:
@@ -244,7 +244,7 @@ class LmdbBackend:
             version = row.version if row is not None else 0
             lease = self._lease(txn, name) if append.epoch is not None else None
             earlier = None
-            if append.key is not None and known is not None:
+            if append.key is not None and row is not None:
                 id_key = keys.id_key(number, append.key)
                 earlier = id_rows.get(id_key) or self._id(txn, id_key)
             answer = rules.check(append, version, lease, earlier)
@@ -260,22 +260,25 @@ class LmdbBackend:
             else:
                 last_hash, created_ns = row.hash, row.created_ns
             first = version + 1
-            for data, last_hash in zip(
-                append.records, chain.extend(last_hash, append.digests), strict=True
-            ):
+            digests = append.digests
+            for i, data in enumerate(append.records):
                 version += 1
                 position += 1
+                last_hash = link(last_hash, digests[i])
                 event_rows.append((pack_event(number, version, position, last_hash), data))
                 position_rows.append((pack_position(position), pack_where(number, version)))
-            touched[name] = number, keys.StreamRow(name, version, last_hash, created_ns, append.time_ns)
+            touched[name] = (
+                number,
+                keys.StreamRow(name, version, last_hash, created_ns, append.time_ns),
+            )
             if append.key is not None:
                 id_rows[keys.id_key(number, append.key)] = keys.IdRow(
                     first, version, position, last_hash, append.content
                 )
             for digest, content in append.blobs.items():
                 txn.put(digest, content, overwrite=False, db=self._blobs)
-            for kind, description in append.schemas.items():
-                txn.put(kind, description, overwrite=False, db=self._kinds)
+            for tag, description in append.schemas.items():
+                txn.put(keys.kind_key(tag, description), description, overwrite=False, db=self._kinds)
             outcomes.append(Appended(name, first, version, position, last_hash, False))
         if event_rows:
             event_rows.sort()
@@ -310,16 +313,16 @@ class LmdbBackend:
             if not cursor.set_range(after.encode() + b"\0" if after else b"\0"):
                 return []
             rows = []
-            for name, number in islice(cursor.iternext(), limit):
-                rows.append(_head(self._stream_row(txn, number, name.decode())))
+            for stored, _ in islice(cursor.iternext(), limit):
+                known = self._stream(txn, _name(self.path, stored))
+                assert known is not None
+                rows.append(_head(known[1]))
             return rows
 
         return self._read(work)
 
     def count(self) -> tuple[int, int]:  # noqa: D102
-        return self._read(
-            lambda txn: (txn.stat(self._streams)["entries"], self._last_position(txn))
-        )
+        return self._read(lambda txn: (txn.stat(self._streams)["entries"], self._last_position(txn)))
 
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:  # noqa: D102
         def work(txn: _Txn) -> list[bytes]:
@@ -383,7 +386,7 @@ class LmdbBackend:
             else:
                 found = cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1))
                 items = cursor.iternext() if found else iter(())
-            rows = []
+            rows: list[Row] = []
             for key, data in islice(items, limit):
                 try:
                     at = keys.split_event_key(key)
@@ -432,6 +435,14 @@ class LmdbBackend:
     def blob(self, digest: bytes) -> bytes | None:  # noqa: D102
         return self._read(lambda txn: txn.get(digest, db=self._blobs))
 
+    def blobs(self, *, after: bytes = b"", limit: int = 64) -> list[tuple[bytes, bytes]]:  # noqa: D102
+        def work(txn: _Txn) -> list[tuple[bytes, bytes]]:
+            cursor = txn.cursor(self._blobs)
+            found = cursor.set_range(after + b"\0" if after else b"\0")
+            return list(islice(cursor.iternext(), limit)) if found else []
+
+        return self._read(work)
+
     def schemas(self) -> Iterator[tuple[str, bytes]]:  # noqa: D102
         rows = self._read(lambda txn: list(txn.cursor(self._kinds).iternext()))
         for key, description in rows:
@@ -470,7 +481,10 @@ class LmdbBackend:
         key = txn.get(name.encode(), db=self._names)
         if key is None:
             return None
-        return int.from_bytes(key, "big"), self._stream_row(txn, key, name)
+        row = self._stream_row(txn, key, name)
+        if row.name != name:
+            raise StoreDamaged(str(self.path), [f"the head of stream {name!r} is that of {row.name!r}"])
+        return int.from_bytes(key, "big"), row
 
     def _stream_row(self, txn: _Txn, key: bytes, name: str) -> keys.StreamRow:
         stored = txn.get(key, db=self._streams)
@@ -494,9 +508,7 @@ class LmdbBackend:
         try:
             return keys.decode_id_row(stored) if stored is not None else None
         except msgspec.MsgspecError as error:
-            raise StoreDamaged(
-                str(self.path), [f"an idempotency row cannot be read ({error})"]
-            ) from None
+            raise StoreDamaged(str(self.path), [f"an idempotency row cannot be read ({error})"]) from None
 
     def _last_position(self, txn: _Txn) -> int:
         cursor = txn.cursor(self._positions)
@@ -522,6 +534,13 @@ class LmdbBackend:
         return StoreDamaged(str(self.path), [f"LMDB says: {error}"])
 
 
+def _name(path: Path, stored: bytes) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        raise StoreDamaged(str(path), [f"a stream's name is not UTF-8: {stored!r}"]) from None
+
+
 def _head(row: keys.StreamRow) -> Head:
     return Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns)
 
@@ -529,7 +548,7 @@ def _head(row: keys.StreamRow) -> Head:
 def check_pages(path: Path) -> list[str]:
     """Walk every page of the file without handing it to LMDB; return findings, empty if sound."""
     try:
-        return lmdb.verify.verify(str(path))
+        return list(lmdb.verify.verify(str(path)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError) as error:
         return [str(error)]
 
@@ -564,6 +583,7 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
     if existed and not (path / "lock.mdb").exists():
         # A copy without its lock file: refuse a foreign or future file before LMDB makes one (I10).
         _refuse_unreadable(path)
+    engine: dict[str, Any] = {} if existed else {"lib_version": _LMDB_MAJOR}  # a file says its own
     while True:
         try:
             env = lmdb.open(
@@ -575,18 +595,16 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
                 sync=durable,
                 metasync=durable,
                 readahead=False,
-                **({} if existed else {"lib_version": _LMDB_MAJOR}),
+                **engine,
             )
         except (lmdb.MemoryError, MemoryError):
             # The address space is limited (ulimit -v, a small container): start with less, grow later.
             map_bytes //= 4
             if map_bytes < MAP_BYTES_LEAST:
                 raise
-        except lmdb.VersionMismatchError:
-            raise StoreNotFound(str(path), "data.mdb was made by an LMDB that is not known here") from None
-        except lmdb.InvalidError:
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError):
             raise StoreDamaged(
-                str(path), check_pages(path) or ["data.mdb is not an LMDB file"]
+                str(path), check_pages(path) or ["data.mdb is not an LMDB file of a known version"]
             ) from None
         except lmdb.Error as error:
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None

@@ -56,19 +56,18 @@ class MemoryBackend:
             stream = self._streams[name] = _Stream(append.time_ns, append.time_ns)
         last_hash = stream.rows[-1].hash if stream.rows else chain.seed(name)
         first = version + 1
-        hashes = chain.extend(last_hash, append.digests)
-        for data, last_hash in zip(append.records, hashes, strict=True):
+        for data, digest in zip(append.records, append.digests, strict=True):
+            last_hash = chain.link(last_hash, digest)
             version += 1
             self._positions.append((name, version))
             stream.rows.append(Row(name, version, len(self._positions), last_hash, data))
         stream.updated_ns = append.time_ns
         self._blobs |= append.blobs
-        self._kinds |= append.schemas
+        for tag, description in append.schemas.items():
+            self._kinds[keys.kind_key(tag, description)] = description
         done = Appended(name, first, version, len(self._positions), last_hash, False)
         if append.key is not None:
-            stream.ids[append.key] = keys.IdRow(
-                first, version, done.position, last_hash, append.content
-            )
+            stream.ids[append.key] = keys.IdRow(first, version, done.position, last_hash, append.content)
         return done
 
     def head(self, stream: str) -> Head | None:  # noqa: D102
@@ -118,6 +117,10 @@ class MemoryBackend:
     def blob(self, digest: bytes) -> bytes | None:  # noqa: D102
         with self._lock:
             return self._blobs.get(digest)
+
+    def blobs(self, *, after: bytes = b"", limit: int = 64) -> list[tuple[bytes, bytes]]:  # noqa: D102
+        with self._lock:
+            return sorted(item for item in self._blobs.items() if item[0] > after)[:limit]
 
     def schemas(self) -> Iterator[tuple[str, bytes]]:  # noqa: D102
         with self._lock:

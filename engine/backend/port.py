@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-
 from tailfold.engine.errors import EngineError
 
 FORMAT_VERSION = 1
@@ -43,9 +42,9 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     stream: str
     expected: int
     """The version the stream must be at, or `ANY` or `EXISTS`."""
-    records: tuple[bytes, ...]
+    records: Sequence[bytes]
     """Encoded records, at least one."""
-    digests: tuple[bytes, ...]
+    digests: Sequence[bytes]
     """The digest of each record; computed outside the writer's lock."""
     time_ns: int
     key: str | None = None
@@ -56,8 +55,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """The lease epoch of the driver, or None for an append outside any lease."""
     blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
     """Content by digest; rows that are there already are not written again."""
-    schemas: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
-    """Registry rows for (kind, version, fields) that this process writes for the first time."""
+    schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    """Description of the fields by tag, for every kind that this process writes for the first time."""
 
 
 class Appended(NamedTuple):
@@ -146,9 +145,7 @@ class Backend(Protocol):
         *upto* must not pass the head. Raises `RecordDamaged` if the versions are not contiguous (I1).
         """
 
-    def rows(
-        self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False
-    ) -> list[Row]:
+    def rows(self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False) -> list[Row]:
         """Return up to *limit* rows with after < version <= upto, oldest first, or newest first.
 
         Rows come as they are stored; a missing version shows as a gap (verify looks for those).
@@ -162,6 +159,9 @@ class Backend(Protocol):
 
     def blob(self, digest: bytes) -> bytes | None:
         """Return the content with this digest, or None."""
+
+    def blobs(self, *, after: bytes = b"", limit: int = 64) -> list[tuple[bytes, bytes]]:
+        """Return up to *limit* (digest, content) in order of the digests, past *after*."""
 
     def schemas(self) -> Iterator[tuple[str, bytes]]:
         """Yield (tag, description) of everything in the registry of kinds, in order of the tags."""

@@ -25,9 +25,7 @@ def check(
     if earlier is not None:
         if earlier.content != append.content:
             return KeyReused(append.stream, str(append.key), earlier.first)
-        return Appended(
-            append.stream, earlier.first, earlier.last, earlier.position, earlier.hash, True
-        )
+        return Appended(append.stream, earlier.first, earlier.last, earlier.position, earlier.hash, True)
     expected = append.expected
     if expected == version or expected == ANY or (expected == EXISTS and version > 0):
         return None

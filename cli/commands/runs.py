@@ -1,0 +1,354 @@
+"""Commands that drive runs or say how they stand: run, resume, replay, list."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from tailfold.cli.console import emit, note, one_line, say, table, thinking, time_text
+from tailfold.cli.exits import Exit
+from tailfold.cli.options import (
+    CatalogOption,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+    open_all,
+    open_run,
+    open_to_resume,
+    open_to_start,
+    read_file,
+)
+from tailfold.engine import Event, Store
+from tailfold.engine.agent.events import (
+    ModelDecision,
+    ModelFailed,
+    RunStarted,
+    ToolCalled,
+    TurnStarted,
+)
+from tailfold.engine.agent.loop import Agent
+from tailfold.engine.agent.models import choose_model, named_model
+from tailfold.engine.agent.replay import Replayed
+from tailfold.engine.agent.replay import replay as replay_run
+from tailfold.engine.agent.runtime import OnEvent, begin_of
+from tailfold.engine.agent.runtime import resume as resume_run
+from tailfold.engine.agent.runtime import start as start_run
+from tailfold.engine.agent.state import RunState, run_fold
+from tailfold.engine.agents.comparetiers import NAME, comparetiers, rule, shipped
+from tailfold.engine.agents.comparetiers.agent import CATALOGUE_INPUT
+from tailfold.engine.errors import BadArgument, ReplayDiverged
+from tailfold.engine.names import check_run_id
+
+SHIPPED = "shipped with tailfold"
+
+KillAfterOption = Annotated[
+    int | None,
+    typer.Option(
+        "--kill-after",
+        metavar="N",
+        min=1,
+        help="SIGKILL this process once event N is durable: for drills and demos.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|rules|ollama:NAME",
+            help="auto: Ollama where it answers, else the built-in rules (no language model).",
+        ),
+    ] = "auto",
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="Default: made from the time.", show_default=False),
+    ] = None,
+    max_turns: Annotated[int, typer.Option(metavar="N", help="Budget of model calls.")] = 8,
+    catalog: CatalogOption = None,
+    kill_after: KillAfterOption = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Ask the price agent a question; every step is on disk before the next is taken.
+
+    Examples:
+
+      tailfold run "How much is Notion Plus for 5 seats, billed monthly?"
+
+      tailfold run "Which is cheapest for 10 seats: Slack, Zoom or Linear?" --model rules
+    """
+    run_id = check_run_id(run_id) if run_id is not None else _new_run_id()
+    agent = _agent(catalog)
+
+    async def work(opened: Store, on_event: OnEvent) -> RunState:
+        chosen, why = await choose_model(model, rule)
+        note(f"run {run_id}, model {chosen.name}: {why}")
+        return await start_run(
+            opened, run_id, agent, chosen, question, max_turns=max_turns, on_event=on_event
+        )
+
+    with open_to_start(store) as opened:
+        _drive(opened, run_id, work, kill_after, as_json, store)
+
+
+def resume(
+    run: RunArgument,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Push aside a driver that cannot be seen from here (another container or machine).",
+        ),
+    ] = False,
+    kill_after: KillAfterOption = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Take up a run where its journal ends: nothing that was done is done or paid for again.
+
+    The run keeps its model and the catalogue that it started with.
+
+    Example:
+
+      tailfold resume r-1
+    """
+    check_run_id(run)
+
+    async def work(opened: Store, on_event: OnEvent) -> RunState:
+        return await resume_run(
+            opened,
+            run,
+            _recorded_agent,
+            lambda name: named_model(name, rule),
+            take_over=take_over,
+            on_event=on_event,
+        )
+
+    with open_to_resume(store, run) as opened:
+        _drive(opened, run, work, kill_after, as_json, store)
+
+
+def replay(
+    run: RunArgument,
+    live_tools: Annotated[
+        bool,
+        typer.Option("--live-tools", help="Run the tools for real and compare what they return now."),
+    ] = False,
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Replay a recorded run without a model, and stop at the first event that comes out differently.
+
+    With --live-tools the tools read the catalogue as it is now: FILE, or the file that the run was started
+    with, or the shipped one.
+
+    Examples:
+
+      tailfold replay r-1
+
+      tailfold replay r-1 --live-tools --catalog changed.json
+    """
+    check_run_id(run)
+    with open_run(store, run) as opened:
+        started = begin_of(opened, run)
+        agent = _recorded_agent(started)
+        if catalog is not None:
+            agent = _agent(catalog)
+        elif live_tools:
+            origin = started.origins.get(CATALOGUE_INPUT, SHIPPED)
+            agent = _agent(None if origin == SHIPPED else Path(origin))
+        try:
+            done = asyncio.run(replay_run(opened, run, agent, live_tools=live_tools))
+        except ReplayDiverged as error:
+            _show_divergence(error, as_json)
+            raise
+        _show_replayed(run, done, as_json)
+
+
+def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
+    """List the runs: id, status, turns, events, last event, question.
+
+    Example:
+
+      tailfold list --json
+    """
+    with open_all(store) as opened:
+        rows = []
+        for head in opened.streams():
+            [first] = opened.read(head.stream, limit=1)
+            if not isinstance(first.event, RunStarted):
+                continue
+            state = opened.load(head.stream, run_fold).state
+            if as_json:
+                emit(_summary(head.stream, head.version, state) | {"updated": time_text(head.updated_ns)})
+            else:
+                status = state.reason or state.status
+                updated = time_text(head.updated_ns)[:19].replace("T", " ")
+                turns = f"{state.turn}/{state.max_turns}"
+                events = str(head.version)
+                question = one_line(state.question, 200)
+                rows.append((head.stream, status, turns, events, updated, question))
+        if not as_json:
+            if rows:
+                table(("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"), rows)
+            else:
+                note("no runs in this store")
+
+
+# -- driving ---------------------------------------------------------------------------------------------
+
+
+def _drive(
+    opened: Store,
+    run_id: str,
+    work: Callable[[Store, OnEvent], Coroutine[Any, Any, RunState]],
+    kill_after: int | None,
+    as_json: bool,
+    store: Path | None,
+) -> None:
+    """Drive a run to its end, showing progress; say how to resume if it is interrupted."""
+    with thinking(f"{run_id}: thinking…") as status:
+
+        def on_event(version: int, event: Event) -> None:
+            if kill_after is not None and version >= kill_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if status is not None:
+                status.update(f"{run_id}: {_progress(event)}")
+
+        with _telling_how_to_resume(opened, run_id, store):
+            state = asyncio.run(work(opened, on_event))
+    version = opened.head(run_id).version
+    if as_json:
+        emit(_summary(run_id, version, state))
+    elif state.answer is not None:
+        say(state.answer)
+    if state.answer is None:
+        note(f"run {run_id} ended without an answer: {state.reason} after {state.turn} turns")
+        raise typer.Exit(Exit.UNEXPECTED)
+
+
+@contextmanager
+def _telling_how_to_resume(opened: Store, run_id: str, store: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        if opened.backend.head(run_id) is None:
+            note("interrupted before the run was started; nothing was written")
+        else:
+            where = f" --store {store}" if store is not None else ""
+            note(f"interrupted; nothing is lost. Go on with: tailfold resume {run_id}{where}")
+        raise KeyboardInterrupt from None
+
+
+def _progress(event: Event) -> str:
+    match event:
+        case TurnStarted(turn=turn):
+            return f"turn {turn}, the model thinks…"
+        case ToolCalled(call=call):
+            return f"runs {call.name}…"
+        case ModelFailed(error=error):
+            return f"the model failed ({one_line(error, 60)})"
+        case ModelDecision():
+            return "decided"
+    return event.kind
+
+
+def _summary(run_id: str, version: int, state: RunState) -> dict[str, Any]:
+    return {
+        "run": run_id,
+        "status": state.status,
+        "reason": state.reason,
+        "answer": state.answer,
+        "question": state.question,
+        "agent": state.agent,
+        "model": state.model,
+        "turns": state.turn,
+        "max_turns": state.max_turns,
+        "events": version,
+        "tool_calls": state.tool_calls,
+        "model_failures": state.failures,
+        "resumes": state.resumes,
+        "prompt_tokens": state.prompt_tokens,
+        "output_tokens": state.output_tokens,
+        "model_ms": state.model_ms,
+    }
+
+
+def _new_run_id() -> str:
+    return f"r-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _agent(catalog: Path | None) -> Agent:
+    if catalog is None:
+        return comparetiers(shipped(), SHIPPED)
+    return comparetiers(read_file(catalog), str(catalog.absolute()))
+
+
+def _recorded_agent(started: RunStarted) -> Agent:
+    """Return the agent of a recorded run, over the very catalogue that it started with."""
+    if started.agent != NAME or CATALOGUE_INPUT not in started.inputs:
+        raise BadArgument(
+            f"the run belongs to agent {started.agent!r}; this command drives {NAME!r}. Drive it from the"
+            " program that started it"
+        )
+    return comparetiers(started.inputs[CATALOGUE_INPUT].data, started.origins.get(CATALOGUE_INPUT, SHIPPED))
+
+
+# -- showing a replay ------------------------------------------------------------------------------------
+
+
+def _show_replayed(run: str, done: Replayed, as_json: bool) -> None:
+    state = done.state
+    if as_json:
+        emit(
+            {
+                "run": run,
+                "diverged": False,
+                "ended": done.ended,
+                "events": done.events,
+                "reason": state.reason,
+                "answer": state.answer,
+            }
+        )
+        return
+    if state.answer is not None:
+        say(state.answer)
+    end = "to its end" if done.ended else "as far as it goes (it was interrupted; resume takes it up)"
+    note(f"replayed {run} {end}: {done.events} events, no divergence, no model call")
+
+
+def _show_divergence(error: ReplayDiverged, as_json: bool) -> None:
+    recorded, replayed = _side(error.recorded), _side(error.replayed)
+    if as_json:
+        emit(
+            {
+                "run": error.stream,
+                "diverged": True,
+                "version": error.version,
+                "why": error.why,
+                "recorded": recorded,
+                "replayed": replayed,
+            }
+        )
+        return
+    say(f"diverged at version {error.version}: {error.why}")
+    say(f"  journal: {one_line(recorded, 2000)}")
+    say(f"  replay:  {one_line(replayed, 2000)}")
+
+
+def _side(value: Any) -> Any:
+    content = msgspec.to_builtins(value, enc_hook=str)
+    return {"kind": value.kind, **content} if isinstance(value, Event) else content

@@ -1,0 +1,135 @@
+"""Commands about the store as a whole: verify, stats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from tailfold.cli.console import emit, note, progress_bar, say, table
+from tailfold.cli.exits import Exit
+from tailfold.cli.guard import probe
+from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, store_path
+from tailfold.engine import Store
+from tailfold.engine.backend.port import FORMAT_VERSION
+from tailfold.engine.errors import BadArgument, StoreDamaged
+from tailfold.engine.names import check_stream_name
+from tailfold.engine.records import tag_of_record
+
+
+def verify(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="One run; default: the whole store.", show_default=False),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            "--head",
+            metavar="HASH",
+            help="A head hash noted earlier: the run must still contain it.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Recompute every hash, version and position, and check every page; exit 7 if anything is damaged.
+
+    Prints the head hash of RUN: note it elsewhere, and --head finds out later if events were cut off.
+
+    Examples:
+
+      tailfold verify
+
+      tailfold verify r-1 --head 2f9c61b0a7d3e5f48b1c0d9e7a6f5b3c
+    """
+    if head is not None:
+        if run is None:
+            raise BadArgument("--head belongs to one run: tailfold verify RUN --head HASH")
+        if len(head) != 32 or not all(c in "0123456789abcdefABCDEF" for c in head):
+            raise BadArgument("a head hash has 32 hexadecimal digits")
+    if run is not None:
+        check_stream_name(run)
+    path = store_path(store)
+
+    def look(opened: Store) -> None:
+        findings = opened.backend.check()
+        if findings:
+            raise StoreDamaged(str(path), findings)
+
+    probe(path, look)
+    with open_store(store) as opened:
+        total = opened.head(run).version if run is not None else opened.usage()["events"]
+        with progress_bar("verifying", total) as bar:
+            advance = (lambda done: bar.advance(bar.task_ids[0], done)) if bar else None
+            result = opened.verify(run, head=head, progress=advance)
+        if as_json:
+            emit(
+                {
+                    "sound": result.sound,
+                    "streams": result.streams,
+                    "events": result.events,
+                    "head": result.head.hash.hex() if result.head else None,
+                    "version": result.head.version if result.head else None,
+                    "findings": [f._asdict() for f in result.findings],
+                }
+            )
+        else:
+            for finding in result.findings:
+                say(str(finding))
+            if result.sound and result.head:
+                say(f"{run} is sound: {result.events} events, head {result.head.hash.hex()}")
+            elif result.sound:
+                say(f"the store is sound: {result.streams} streams, {result.events} events")
+        if not result.sound:
+            note(f"{len(result.findings)} findings; nothing was changed. Restore a copy")
+            raise typer.Exit(Exit.CORRUPTION)
+
+
+def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
+    """Show how much is stored: streams, events by kind, sizes by table.
+
+    Example:
+
+      tailfold stats --json
+    """
+    with open_all(store) as opened:
+        usage = opened.usage()
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for head in opened.streams():
+            for row in opened.log.rows(head.stream, after=0, upto=head.version):
+                kind, version = tag_of_record(row.data)
+                counts[f"{kind}@{version}"] += 1
+                sizes[f"{kind}@{version}"] += len(row.data)
+        kinds = {tag: {"events": counts[tag], "bytes": sizes[tag]} for tag in sorted(counts)}
+        shown: dict[str, Any] = {
+            "store": str(store_path(store)),
+            "format": FORMAT_VERSION,
+            **usage,
+            "event_bytes": sum(sizes.values()),
+            "kinds": kinds,
+            "schemas": _schemas(opened),
+        }
+        if as_json:
+            emit(shown)
+            return
+        say(f"store {shown['store']}, format {FORMAT_VERSION}")
+        say(f"{usage['streams']} streams, {usage['events']} events, {shown['event_bytes']} bytes of records,")
+        say(f"file of {usage['file_bytes']} bytes")
+        say("")
+        rows = [(tag, str(counts[tag]), str(sizes[tag])) for tag in sorted(counts)]
+        if rows:
+            table(("KIND", "EVENTS", "BYTES"), rows)
+            say("")
+        tables = usage["tables"].items()
+        table(("TABLE", "ROWS", "BYTES"), [(n, str(t["rows"]), str(t["bytes"])) for n, t in tables])
+
+
+def _schemas(opened: Store) -> dict[str, list[Any]]:
+    """Return the field descriptions that the store keeps of every (kind, version) it was given."""
+    found: dict[str, list[Any]] = {}
+    for tag, fields in opened.kinds():
+        found.setdefault(tag, []).append(fields)
+    return found

@@ -1,0 +1,97 @@
+"""What is printed where: answers and data on stdout, everything else on stderr; JSON when asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
+
+_encode = msgspec.json.Encoder().encode
+
+
+def say(text: str) -> None:
+    """Print a line of the answer."""
+    sys.stdout.write(_printable(text) + "\n")
+
+
+def note(text: str) -> None:
+    """Print a line about the answer, on stderr."""
+    sys.stdout.flush()
+    sys.stderr.write(f"tailfold: {_printable(text)}\n")
+    sys.stderr.flush()
+
+
+def emit(value: Any) -> None:
+    """Print *value* as one line of JSON."""
+    sys.stdout.write(_encode(value).decode() + "\n")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print *rows* in columns; the last column is cut to the width of a terminal, and whole in a pipe."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = [cell.ljust(size) for cell, size in zip(row[:-1], widths, strict=False)]
+        say_line("  ".join([*cells, row[-1]]).rstrip())
+
+
+def say_line(text: str) -> None:
+    """Print one line of data: cut to the width of a terminal, whole in a pipe."""
+    width = Console().width if sys.stdout.isatty() else len(text)
+    say(text if len(text) <= width else text[: width - 1] + "…")
+
+
+def time_text(time_ns: int) -> str:
+    """Return UTC nanoseconds as ISO 8601 with microseconds."""
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    stamp = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000, tzinfo=None)
+    return stamp.isoformat(timespec="microseconds") + "Z"
+
+
+def one_line(value: Any, most: int = 100) -> str:
+    """Return *value* as JSON, cut to *most* characters."""
+    text = value if isinstance(value, str) else _encode(value).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+@contextmanager
+def thinking(text: str) -> Iterator[Status | None]:
+    """Show a spinner on stderr, only on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Console(stderr=True).status(text) as status:
+        yield status
+
+
+@contextmanager
+def progress_bar(text: str, total: int) -> Iterator[Progress | None]:
+    """Show a progress bar on stderr, only on a terminal and only for work worth one."""
+    if not sys.stderr.isatty() or total < 10_000:
+        yield None
+        return
+    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(text, total=total)
+        yield progress
+
+
+def _printable(text: str) -> str:
+    """Keep a journal's content from steering the terminal: control characters are shown, not sent."""
+    return (
+        "".join(
+            char
+            if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f")
+            else f"\\x{ord(char):02x}"
+            for char in text
+        )
+        .encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+        .decode(sys.stdout.encoding or "utf-8")
+    )

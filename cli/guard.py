@@ -1,0 +1,82 @@
+"""The probe: look before reading. A damaged page can crash the process inside LMDB, which trusts its file;
+so a child process looks first, and if it dies, this one lives to say what is damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tailfold.engine import Store
+from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.backend.lmdb import check_pages
+from tailfold.engine.errors import EngineError, StoreDamaged
+
+PAGE_CHECK_BYTES_MAX = 64 << 20
+"""A command that writes checks every page of stores up to this size first; verify does so at any size."""
+
+
+def probe(path: Path, look: Callable[[Store], object]) -> None:
+    """Run *look* on the opened store in a child process; raise here what it raised there.
+
+    Raises `StoreDamaged` naming the damaged pages if the child was killed by what it read. Raises
+    `StoreNotFound` if there is no store; nothing is made.
+    """
+    if not hasattr(os, "fork"):
+        _look(path, look)
+        return
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _in_child(path, look, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        message = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        found = check_pages(path)
+        raise StoreDamaged(str(path), found or [f"reading it kills the process ({name})"])
+    if message:
+        error = pickle.loads(message)  # written by our own child, a moment ago
+        assert isinstance(error, BaseException)
+        raise error
+
+
+def check_before_writing(store: Store, path: Path) -> None:
+    """Look at heads, and at every page if the store is not large: LMDB must not write into a damaged tree."""
+    for _ in store.streams():
+        pass
+    if (path / "data.mdb").stat().st_size <= PAGE_CHECK_BYTES_MAX:
+        findings = store.backend.check()
+        if findings:
+            raise StoreDamaged(str(path), findings)
+
+
+def _look(path: Path, look: Callable[[Store], object]) -> None:
+    with Store.open(path, create=False, events=AGENT_EVENTS) as store:
+        look(store)
+
+
+def _in_child(path: Path, look: Callable[[Store], object], writing: int) -> None:
+    """Look, send what was raised through the pipe, and leave without the parent's clean-up."""
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 2)  # LMDB prints its failed assertions
+        try:
+            _look(path, look)
+        except (EngineError, OSError, KeyboardInterrupt) as error:
+            _send(writing, pickle.dumps(error))
+        except BaseException as error:
+            _send(writing, pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}")))
+    finally:
+        os._exit(0)
+
+
+def _send(pipe: int, message: bytes) -> None:
+    while message:
+        message = message[os.write(pipe, message) :]

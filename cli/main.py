@@ -1,0 +1,99 @@
+"""The console script: the app, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from tailfold.cli.commands import journal, runs
+from tailfold.cli.commands import store as store_commands
+from tailfold.cli.console import note
+from tailfold.cli.exits import Exit, exit_of
+from tailfold.cli.options import STORE_VARIABLE
+from tailfold.engine.errors import EngineError
+
+DEBUG_VARIABLE = "TAILFOLD_DEBUG"
+
+app = typer.Typer(
+    name="tailfold",
+    help="An event log for long-lived agents: run, kill, resume, replay without a model.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+app.command("run")(runs.run)
+app.command("resume")(runs.resume)
+app.command("list")(runs.list_runs)
+app.command("show")(journal.show)
+app.command("state")(journal.state)
+app.command("replay")(runs.replay)
+app.command("verify")(store_commands.verify)
+app.command("export")(journal.export)
+app.command("stats")(store_commands.stats)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tailfold {metadata.version('tailfold')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store",
+            metavar="DIR",
+            help="The store's directory, for any command.",
+            show_default=False,
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    if store is not None:
+        os.environ[STORE_VARIABLE] = str(store)
+
+
+def main() -> None:
+    """Run the command line and exit with one of the codes of `exits.Exit`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; return its exit code. No traceback reaches the user, unless TAILFOLD_DEBUG is set."""
+    try:
+        code = app(arguments, prog_name="tailfold", standalone_mode=False)
+        sys.stdout.flush()
+        return int(code or 0)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe left (head, less): not our error; keep the exit of the interpreter quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except EngineError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        note(str(error))
+        return exit_of(error)
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        note(f"unexpected {type(error).__name__}: {error}. {DEBUG_VARIABLE}=1 shows where")
+        return Exit.UNEXPECTED

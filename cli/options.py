@@ -1,0 +1,111 @@
+"""Options that many commands share, and how a store is found and opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tailfold.cli.guard import check_before_writing, probe
+from tailfold.engine import Store
+from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.errors import BadArgument, StreamNotFound
+from tailfold.engine.names import check_stream_name
+
+STORE_VARIABLE = "TAILFOLD_STORE"
+STORE_DEFAULT = ".tailfold"
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help=f"The store's directory. Default: ${STORE_VARIABLE}, else ./{STORE_DEFAULT}.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as list shows it.")]
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", metavar="N", min=0, help="Only versions 1..N.", show_default=False),
+]
+CatalogOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--catalog",
+        metavar="FILE",
+        help="A catalogue file (JSON) in place of the shipped one.",
+        show_default=False,
+    ),
+]
+
+
+def store_path(given: Path | None) -> Path:
+    """Return the store's path: *given*, else the environment's, else ./.tailfold."""
+    if given is not None:
+        return given
+    return Path(os.environ.get(STORE_VARIABLE) or STORE_DEFAULT)
+
+
+def open_store(given: Path | None, *, create: bool = False) -> Store:
+    """Open the store that the options name, for a command that has probed it, or makes it."""
+    return Store.open(store_path(given), create=create, events=AGENT_EVENTS)
+
+
+def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
+    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none."""
+    check_stream_name(run)
+    probe(store_path(given), lambda store: _check_run(store, run, at))
+    return open_store(given)
+
+
+def _check_run(store: Store, run: str, at: int | None = None) -> None:
+    try:
+        store.check_readable(run, upto=at)
+    except StreamNotFound:
+        for _ in store.streams():  # a name that was damaged is not one that was never there
+            pass
+        raise
+
+
+def open_to_start(given: Path | None) -> Store:
+    """Open the store for a new run; make it if nothing is there, probe it if something is."""
+    path = store_path(given)
+    if (path / "data.mdb").exists():
+        probe(path, lambda store: check_before_writing(store, path))
+    return open_store(given, create=True)
+
+
+def open_to_resume(given: Path | None, run: str) -> Store:
+    """Open the store after a probe that *run* can be read truly and that the store can be written to."""
+    path = store_path(given)
+
+    def look(store: Store) -> None:
+        check_before_writing(store, path)
+        _check_run(store, run)
+
+    probe(path, look)
+    return open_store(given)
+
+
+def open_all(given: Path | None) -> Store:
+    """Open the store after a probe that every event in it can be read truly."""
+
+    def check(store: Store) -> None:
+        for head in store.streams():
+            store.check_readable(head.stream)
+        for _ in store.kinds():
+            pass
+
+    probe(store_path(given), check)
+    return open_store(given)
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's content; raise `BadArgument` naming it."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadArgument(f"cannot read {path}: {error.strerror}") from None

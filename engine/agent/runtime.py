@@ -1,0 +1,193 @@
+"""Start and resume: the loop on a live journal, with a live model and live tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+from tailfold.engine.agent.events import RunResumed, RunStarted
+from tailfold.engine.agent.loop import (
+    Agent,
+    Model,
+    ModelError,
+    Reply,
+    ToolErrorText,
+    check_max_turns,
+    drive,
+)
+from tailfold.engine.agent.messages import ModelRequest
+from tailfold.engine.agent.state import OpenCall, RunState, first_event, run_fold
+from tailfold.engine.agent.tools import Toolbox, ToolFailed
+from tailfold.engine.errors import BadArgument, Conflict, RunEnded
+from tailfold.engine.events import Blob, Event
+from tailfold.engine.live import Live
+from tailfold.engine.names import check_run_id
+from tailfold.engine.store import Store
+
+OnEvent = Callable[[int, Event], None]
+"""Called with (version, event) once the event is durable."""
+
+RETRY_FIRST_S = 0.25
+RETRY_MOST_S = 8.0
+OUTCOME_BYTES_MAX = 16 << 20
+QUESTION_CHARS_MAX = 100_000
+
+
+class RunExists(Conflict):
+    """The run id is taken."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id!r} exists: resume it, or start under another id")
+        self.run_id = run_id
+
+
+class _LiveJournal:
+    """The loop's journal on a store: durable first, then folded, then told."""
+
+    def __init__(self, live: Live[RunState], on_event: OnEvent | None) -> None:
+        self._live = live
+        self._on_event = on_event
+
+    @property
+    def state(self) -> RunState:
+        return self._live.state
+
+    @state.setter
+    def state(self, value: RunState) -> None:
+        raise AttributeError("the state is the fold of the journal")
+
+    async def record(self, *events: Event) -> None:
+        live = self._live
+        appended = await live.append_async(*events, causation=live.event_id, correlation=live.stream)
+        if self._on_event:
+            for version, event in enumerate(events, appended.first):
+                self._on_event(version, event)
+
+    def at_interruption(self) -> bool:
+        return False
+
+
+class _LiveEffects:
+    """The loop's effects in the world."""
+
+    def __init__(self, model: Model, tools: Toolbox) -> None:
+        self._model = model
+        self._tools = tools
+
+    async def ask(self, request: ModelRequest, state: RunState) -> Reply | ModelError:
+        if state.failures_in_row:
+            # A model that just failed is given time; the wait spends no turn and needs no event.
+            wait_s = RETRY_FIRST_S * 2 ** (state.failures_in_row - 1)
+            await asyncio.sleep(min(wait_s, RETRY_MOST_S))
+        try:
+            reply = await self._model.reply(request)
+        except ModelError as error:
+            return error
+        problem = _not_storable(msgspec.structs.asdict(reply))
+        return ModelError(f"the reply cannot be recorded: {problem}") if problem else reply
+
+    async def run(self, calls: Sequence[OpenCall]) -> AsyncIterator[tuple[OpenCall, Any | ToolErrorText]]:
+        """Run the calls at the same time; yield each outcome when it is there."""
+        tasks = {asyncio.ensure_future(self._outcome(call)): call for call in calls}
+        try:
+            waiting = set(tasks)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                # Of those that are done together, in the order of the calls: runs repeat exactly.
+                for task in [task for task in tasks if task in done]:
+                    yield tasks[task], task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _outcome(self, open_call: OpenCall) -> Any | ToolErrorText:
+        try:
+            result = await self._tools.run(open_call.call)
+        except ToolFailed as failure:
+            return ToolErrorText(str(failure))
+        problem = _not_storable(result)
+        return ToolErrorText(f"the result cannot be recorded: {problem}") if problem else result
+
+
+def _not_storable(value: Any) -> str | None:
+    """Say why *value* cannot stand in an event, or None: what comes from outside must not end the run."""
+    try:
+        size = len(msgspec.msgpack.encode(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return str(error)
+    return f"it has {size} bytes, the most is {OUTCOME_BYTES_MAX}" if size > OUTCOME_BYTES_MAX else None
+
+
+async def start(
+    store: Store,
+    run_id: str,
+    agent: Agent,
+    model: Model,
+    question: str,
+    *,
+    max_turns: int = 8,
+    on_event: OnEvent | None = None,
+) -> RunState:
+    """Start run *run_id* with *question* and drive it to its end; return the final state.
+
+    Every event is durable before the agent acts on it, so a process killed anywhere leaves a run that
+    `resume` takes up. Raises `RunExists`, `LeaseHeld`, or `BadArgument` for what cannot be a run.
+    """
+    check_run_id(run_id)
+    check_max_turns(max_turns)
+    if not question.strip():
+        raise BadArgument("the question is empty")
+    if len(question) > QUESTION_CHARS_MAX:
+        raise BadArgument(f"the question has {len(question)} characters, the most is {QUESTION_CHARS_MAX}")
+    if store.backend.head(run_id) is not None:
+        raise RunExists(run_id)
+    with store.drive(run_id) as grant:
+        live = store.live(run_id, run_fold, epoch=grant.epoch)
+        if live.version:
+            raise RunExists(run_id)
+        journal = _LiveJournal(live, on_event)
+        inputs = {name: Blob(content) for name, content in agent.inputs.items()}
+        await journal.record(
+            RunStarted(agent.name, question, model.name, max_turns, inputs, dict(agent.origins))
+        )
+        return await drive(agent, journal, _LiveEffects(model, agent.tools))
+
+
+async def resume(
+    store: Store,
+    run_id: str,
+    make_agent: Callable[[RunStarted], Agent],
+    make_model: Callable[[str], Model],
+    *,
+    take_over: bool = False,
+    on_event: OnEvent | None = None,
+) -> RunState:
+    """Take run *run_id* up where its journal ends and drive it to its end; return the final state.
+
+    *make_agent* gets the first event, *make_model* the model's name in it. The new driver and the process it
+    took over from are recorded as run_resumed. Raises `StreamNotFound`, `errors.RunEnded`, `LeaseHeld`
+    (another process drives it; *take_over* pushes a holder aside that cannot be judged from here).
+    """
+    started = begin_of(store, run_id)
+    state = store.load(run_id, run_fold).state
+    if state.status == "ended":
+        raise RunEnded(run_id, str(state.reason))
+    agent, model = make_agent(started), make_model(started.model)
+    with store.drive(run_id, take_over=take_over) as grant:
+        live = store.live(run_id, run_fold, epoch=grant.epoch)
+        if live.state.status == "ended":  # by a driver that was faster than our look
+            raise RunEnded(run_id, str(live.state.reason))
+        journal = _LiveJournal(live, on_event)
+        await journal.record(RunResumed(grant.epoch, grant.previous.pid if grant.previous else None))
+        return await drive(agent, journal, _LiveEffects(model, agent.tools))
+
+
+def begin_of(store: Store, run_id: str) -> RunStarted:
+    """Return the first event of a run; raise `StreamNotFound`, or `BadArgument` if the stream is no run."""
+    store.log.codec.register([RunStarted])
+    [recorded] = store.read(check_run_id(run_id), limit=1)
+    if not isinstance(recorded.event, Event):
+        raise BadArgument(f"stream {run_id!r} is no run: it begins with {recorded.kind!r}")
+    return first_event(recorded.event)

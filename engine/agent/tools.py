@@ -1,0 +1,108 @@
+"""Tools with typed arguments: what the model sent is validated before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from tailfold.engine.agent.events import Effect, ToolCall
+from tailfold.engine.agent.messages import ToolSchema
+from tailfold.engine.errors import BadArgument
+
+
+class ToolFailed(Exception):
+    """A tool raises this to tell the model what went wrong, in words that help it to call better."""
+
+
+class Tool:
+    """A function that the model may call, with the class of its arguments and its effect.
+
+    *arguments* is a msgspec Struct whose fields are what the model may send. An ``idempotent`` tool is given
+    the call's id as the keyword ``key``, the same on every run of the call. *run* may be a coroutine
+    function. It raises `ToolFailed` for what the model should be told.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        arguments: type[msgspec.Struct],
+        run: Callable[..., Any | Awaitable[Any]],
+        *,
+        effect: Effect = "read_only",
+    ) -> None:
+        """Declare the tool; its JSON schema is derived from *arguments*."""
+        if not name:
+            raise BadArgument("a tool needs a name")
+        self.name = name
+        self.description = description
+        self.arguments = arguments
+        self.effect = effect
+        self._run = run
+
+    def schema(self) -> ToolSchema:
+        """Return the tool as the model sees it."""
+        (schema,), components = msgspec.json.schema_components(
+            [self.arguments], ref_template="#/$defs/{name}"
+        )
+        # Models read one flat object better than references: lift the arguments' own definition out.
+        own = components.pop(self.arguments.__name__, schema)
+        parameters = {key: value for key, value in own.items() if key != "title"}
+        if components:
+            parameters["$defs"] = components
+        return ToolSchema(self.name, self.description, parameters)
+
+    def parse(self, call: ToolCall) -> msgspec.Struct:
+        """Return the typed arguments of *call*; raise `ToolFailed` saying what does not fit."""
+        unknown = set(call.arguments) - {f.encode_name for f in msgspec.structs.fields(self.arguments)}
+        if unknown:
+            names = ", ".join(sorted(map(repr, unknown)))
+            raise ToolFailed(f"{self.name} has no argument {names}")
+        try:
+            # Not strict: models send "5" for 5; what can be read as the declared type is.
+            return msgspec.convert(call.arguments, self.arguments, strict=False)
+        except msgspec.ValidationError as error:
+            raise ToolFailed(f"bad arguments for {self.name}: {error}") from None
+
+    async def run(self, call: ToolCall) -> Any:
+        """Run *call* and return its result as builtins; raise `ToolFailed`."""
+        arguments = self.parse(call)
+        extra = {"key": call.id} if self.effect == "idempotent" else {}
+        try:
+            result = self._run(arguments, **extra)
+            if inspect.isawaitable(result):
+                result = await result
+            return msgspec.to_builtins(result)
+        except ToolFailed:
+            raise
+        except Exception as error:
+            # An error of the tool is an event that the model sees; it must not take the run down.
+            raise ToolFailed(f"{self.name} failed: {type(error).__name__}: {error}") from error
+
+
+class Toolbox:
+    """The tools of an agent, by name."""
+
+    def __init__(self, *tools: Tool) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        if len(self._tools) != len(tools):
+            raise BadArgument("two tools have the same name")
+
+    def schemas(self) -> list[ToolSchema]:
+        """Return all tools as the model sees them."""
+        return [tool.schema() for tool in self._tools.values()]
+
+    def effect(self, name: str) -> Effect:
+        """Return the effect of a tool; a name that does not exist cannot do anything."""
+        tool = self._tools.get(name)
+        return tool.effect if tool else "read_only"
+
+    async def run(self, call: ToolCall) -> Any:
+        """Run *call*; raise `ToolFailed` also for a tool that does not exist."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            names = ", ".join(self._tools)
+            raise ToolFailed(f"there is no tool {call.name!r}; the tools are: {names}")
+        return await tool.run(call)
