@@ -135,7 +135,7 @@ async def drive(agent: Agent, journal: Journal, effects: Effects) -> RunState:
             case AskModel(turn):
                 request = agent.request(journal.state)
                 outcome = await effects.ask(request, journal.state)
-                await journal.record(_reply_event(turn, request.hash(), outcome))
+                await journal.record(_reply_event(journal.state, turn, request.hash(), outcome))
             case WriteCalls(turn, calls):
                 written = [ToolCalled(turn, call, agent.tools.effect(call.name)) for call in calls]
                 await journal.record(*written)
@@ -150,13 +150,16 @@ async def drive(agent: Agent, journal: Journal, effects: Effects) -> RunState:
                 await journal.record(RunEnded(reason, answer))
 
 
-def _reply_event(turn: int, request_hash: str, outcome: Reply | ModelError) -> Event:
+def _reply_event(
+    state: RunState, turn: int, request_hash: str, outcome: Reply | ModelError
+) -> Event:
     if isinstance(outcome, ModelError):
         return ModelFailed(turn, str(outcome), request_hash)
     calls = [
-        # A model's own ids may repeat or be missing; within a run ours are unique.
-        ToolCall(f"t{turn}.{number}", call.name, call.arguments)
-        for number, call in enumerate(outcome.tool_calls, 1)
+        # A model's own ids may repeat or be missing. Ours count the run's calls: unique, and the same
+        # whether or not turns were lost on the way.
+        ToolCall(f"c{number}", call.name, call.arguments)
+        for number, call in enumerate(outcome.tool_calls, state.tool_calls + 1)
     ]
     return ModelDecision(turn, calls, outcome.text, request_hash, outcome.usage)
 

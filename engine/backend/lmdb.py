@@ -602,15 +602,20 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
             map_bytes //= 4
             if map_bytes < MAP_BYTES_LEAST:
                 raise
-        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError):
-            raise StoreDamaged(
-                str(path), check_pages(path) or ["data.mdb is not an LMDB file of a known version"]
-            ) from None
+        except _NOT_LMDB:
+            raise _not_lmdb(path) from None
         except lmdb.Error as error:
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
         else:
             env.reader_check()
             return env
+
+
+_NOT_LMDB = (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError)
+
+
+def _not_lmdb(path: Path) -> StoreDamaged:
+    return StoreDamaged(str(path), check_pages(path) or ["data.mdb is not an LMDB file of a known version"])
 
 
 def _refuse_unreadable(path: Path) -> None:
@@ -625,6 +630,8 @@ def _refuse_unreadable(path: Path) -> None:
                     raise StoreNotFound(str(path), "data.mdb is an LMDB file of another program")
                 return
             stored = txn.get(keys.FORMAT_KEY, db=env.open_db(b"meta", txn=txn, create=False))
+    except _NOT_LMDB:
+        raise _not_lmdb(path) from None
     except lmdb.Error:
         return  # the real open says what is wrong
     if stored is not None:

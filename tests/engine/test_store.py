@@ -1,0 +1,238 @@
+"""The store as a user sees it: appends, reads, folds, live handles, leases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailfold.engine import ANY, EXISTS, Durability, Fold, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.errors import (
+    BadArgument,
+    EngineError,
+    FoldFailed,
+    KeyReused,
+    StreamNotFound,
+    WrongVersion,
+)
+from tests.domain import Account, Deposited, Noted, account
+
+
+def test_an_append_says_where_it_stands(store: Store) -> None:
+    store.append("x", Deposited(1), expected=0)
+    done = store.append("a", [Deposited(1), Deposited(2)], expected=0)
+    assert (done.stream, done.first, done.last, done.position, done.repeated) == ("a", 1, 2, 3, False)
+    assert store.head("a").hash == done.hash
+
+
+def test_expected_versions(store: Store) -> None:
+    with pytest.raises(WrongVersion) as conflict:
+        store.append("a", Deposited(1), expected=EXISTS)
+    assert (conflict.value.actual, conflict.value.expected) == (0, "EXISTS")
+    store.append("a", Deposited(1), expected=ANY)
+    store.append("a", Deposited(1), expected=EXISTS)
+    with pytest.raises(WrongVersion) as conflict:
+        store.append("a", Deposited(1), expected=1)
+    assert (conflict.value.actual, conflict.value.expected) == (2, 1)
+
+
+def test_a_key_makes_an_append_idempotent_and_the_batch_is_the_unit(store: Store) -> None:
+    first = store.append("a", [Deposited(1), Deposited(2)], expected=0, key="k")
+    again = store.append("a", [Deposited(1), Deposited(2)], expected=0, key="k")
+    assert again == first._replace(repeated=True)
+    with pytest.raises(KeyReused):
+        store.append("a", [Deposited(1)], expected=ANY, key="k")
+    store.append("b", [Deposited(9)], expected=0, key="k")  # keys belong to their stream
+    assert store.head("a").version == 2
+
+
+def test_the_same_journal_has_the_same_head_in_any_store() -> None:
+    heads = set()
+    for _ in range(2):
+        store = Store.open(backend=MemoryBackend(), clock=lambda: 5)
+        store.append("other", Deposited(len(heads)), expected=0)
+        store.append("a", Deposited(1), expected=0)
+        heads.add(store.head("a").hash)
+    assert len(heads) == 1
+
+
+def test_cause_conversation_and_time_are_kept(store: Store) -> None:
+    store.log.clock = lambda: 123
+    store.append("a", Deposited(1), expected=0, causation="b@7", correlation="talk")
+    [recorded] = store.read("a")
+    assert (recorded.causation, recorded.correlation, recorded.time_ns) == ("b@7", "talk", 123)
+    assert recorded.event_id == "a@1"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", "a\nb", "\ud800", "é" * 128])
+def test_names_that_cannot_be_streams_are_refused_everywhere(name: str, store: Store) -> None:
+    for use in (
+        lambda: store.append(name, Deposited(1), expected=0),
+        lambda: store.read(name),
+        lambda: store.head(name),
+        lambda: store.live(name, account),
+        lambda: store.lease(name),
+    ):
+        with pytest.raises(BadArgument):
+            use()
+
+
+def test_nonsense_arguments_are_refused(store: Store) -> None:
+    store.append("a", Deposited(1), expected=0)
+    for use in (
+        lambda: store.append("a", [], expected=1),
+        lambda: store.append("a", Deposited(1), expected=-7),
+        lambda: store.append("a", Deposited(1), expected=1, key=""),
+        lambda: store.read("a", after=-1),
+        lambda: store.read("a", limit=-1),
+        lambda: store.read_all(upto=-1),
+        lambda: store.load("a", account, at=-1),
+        lambda: Store.open(),
+        lambda: Fold("", Account),
+        lambda: Fold("x", Account, version=0),
+    ):
+        with pytest.raises(BadArgument):
+            use()
+
+
+def test_streams_are_listed_by_name_page_after_page(store: Store) -> None:
+    names = sorted((f"s{i}" for i in range(1200)), key=str.encode)
+    for name in names[:50]:
+        store.append(name, Deposited(1), expected=0)
+    assert [head.stream for head in store.streams()] == names[:50]
+    assert [h.stream for h in store.backend.heads(after=names[9], limit=3)] == names[10:13]
+
+
+def test_long_streams_are_read_in_pages(store: Store) -> None:
+    store.append("a", [Deposited(i) for i in range(3000)], expected=0)
+    store.append("b", Deposited(1), expected=0)
+    assert [r.version for r in store.read("a")] == list(range(1, 3001))
+    assert [r.version for r in store.read("a", backwards=True)] == list(range(3000, 0, -1))
+    assert [r.position for r in store.read_all(after=2990)] == list(range(2991, 3002))
+    assert store.load("a", account).state.events == 3000
+    assert store.load("a", account, at=1500).state.events == 1500
+
+
+def test_a_page_of_large_events_is_cut_short_and_still_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailfold.engine.backend.lmdb.PAGE_BYTES_MAX", 50_000)
+    with Store.open(tmp_path / "s", durability=Durability.RELAXED) as store:
+        store.append("a", [Noted("x" * 5000) for _ in range(200)], expected=0)
+        assert len(store.backend.data("a", after=0, upto=200)) == 64
+        assert store.load("a", account).state.events == 200
+
+
+def test_loading_a_stream_without_events_gives_the_initial_state(store: Store) -> None:
+    assert store.load("nothing", account) == (Account(), 0)
+    with pytest.raises(StreamNotFound):
+        store.load("nothing", account, at=1)
+
+
+def test_a_handler_may_return_the_next_state_or_change_the_given_one() -> None:
+    total: Fold[int] = Fold("total", lambda: 0)
+
+    @total.on(Deposited)
+    def _(state: int, event: Deposited) -> int:
+        return state + event.amount
+
+    assert total.fold([Deposited(1), Noted("passed over"), Deposited(2)]) == 3
+    with pytest.raises(BadArgument, match="two handlers"):
+        total.on(Deposited)(lambda state, event: state)
+
+
+def test_a_handler_that_raises_is_named_with_the_event(store: Store) -> None:
+    fragile: Fold[int] = Fold("fragile", lambda: 0)
+
+    @fragile.on(Deposited)
+    def _(state: int, event: Deposited) -> int:
+        return state // event.amount
+
+    store.append("a", [Deposited(1)] * 1500 + [Deposited(0)], expected=0)
+    with pytest.raises(FoldFailed) as failed:
+        store.load("a", fragile)
+    assert (failed.value.fold, failed.value.stream, failed.value.version) == ("fragile", "a", 1501)
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+
+
+def test_a_live_handle_keeps_the_state_folded(store: Store) -> None:
+    live = store.live("a", account)
+    assert (live.version, live.event_id) == (0, None)
+    live.append(Deposited(5))
+    live.append(Deposited(1), Noted("x"), key="k")
+    assert (live.version, live.event_id, live.state.balance) == (3, "a@3", 6)
+    assert live.append(Deposited(1), Noted("x"), key="k").repeated
+    assert live.version == 3
+
+
+def test_a_live_handle_does_not_interleave_with_others_and_catches_up(store: Store) -> None:
+    live = store.live("a", account)
+    store.append("a", [Deposited(1), Deposited(2)], expected=0)
+    with pytest.raises(WrongVersion):
+        live.append(Deposited(3))
+    assert live.state.balance == 0
+    assert live.refresh() == 2
+    live.append(Deposited(3))
+    assert live.state.balance == 6
+    assert live.refresh() == 0
+
+
+def test_a_repeated_append_found_by_a_new_handle_is_folded(store: Store) -> None:
+    """The first attempt was durable, its answer was lost with the process."""
+    live = store.live("a", account)
+    store.append("a", Deposited(7), expected=0, key="k")
+    assert live.append(Deposited(7), key="k").repeated
+    assert (live.version, live.state.balance) == (1, 7)
+
+
+def test_a_handle_whose_fold_failed_is_not_used_on(store: Store) -> None:
+    fragile: Fold[int] = Fold("fragile", lambda: 1)
+    fragile.on(Deposited)(lambda state, event: state // event.amount)
+    live = store.live("a", fragile)
+    with pytest.raises(FoldFailed):
+        live.append(Deposited(0))
+    assert store.head("a").version == 1, "it was durable before it was folded"
+    with pytest.raises(EngineError, match="refresh"):
+        live.append(Deposited(1))
+
+
+def test_one_process_may_open_a_store_several_times(tmp_path: Path) -> None:
+    one, two = Store.open(tmp_path / "s"), Store.open(tmp_path / "s")
+    one.append("a", Deposited(1), expected=0)
+    one.close()
+    assert two.load("a", account).version == 1
+    with pytest.raises(BadArgument, match="durable"):
+        LmdbBackend(tmp_path / "s", durability=Durability.RELAXED)
+    two.close()
+    two.close()
+    LmdbBackend(tmp_path / "s", durability=Durability.RELAXED).close()
+
+
+def test_a_store_that_was_deleted_and_made_again_is_the_new_one(tmp_path: Path) -> None:
+    import shutil
+
+    one = Store.open(tmp_path / "s")
+    one.append("a", Deposited(1), expected=0)
+    shutil.rmtree(tmp_path / "s")
+    two = Store.open(tmp_path / "s")
+    assert two.backend.head("a") is None
+    two.append("b", Deposited(1), expected=0)
+    two.close()
+    one.close()
+
+
+def test_the_map_grows_without_losing_an_append(tmp_path: Path) -> None:
+    backend = LmdbBackend(tmp_path / "s", map_bytes=1 << 19, durability=Durability.RELAXED)
+    with Store.open(backend=backend) as store:
+        before = store.usage()["map_bytes"]
+        for i in range(20):
+            store.append("a", [Noted("x" * 3000)] * 50, expected=i * 50)
+        assert store.usage()["map_bytes"] > before
+        assert store.verify().findings == []
+
+
+def test_usage_counts(store: Store) -> None:
+    store.append("a", [Deposited(1)] * 3, expected=0)
+    usage = store.usage()
+    assert (usage["streams"], usage["events"], usage["tables"]["events"]["rows"]) == (1, 3, 3)
+    assert usage["durability"] in ("durable", "relaxed")

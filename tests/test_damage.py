@@ -1,0 +1,301 @@
+"""Damaged stores: every changed byte is found and named; nothing crashes, nothing is half shown."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tailfold.engine import ANY, Blob, Store
+from tailfold.engine.backend import keys
+from tailfold.engine.errors import BlobDamaged, FormatTooNew, RecordDamaged, StoreDamaged, StoreNotFound
+from tests.cli.command import QUESTION, json_lines, tailfold
+from tests.domain import Attached, Deposited, Noted, account
+from tests.surgery import change_event, change_row, flip
+
+COMMANDS = (
+    ("verify",),
+    ("verify", "r-1"),
+    ("show", "r-1"),
+    ("state", "r-1"),
+    ("replay", "r-1"),
+    ("export", "r-1"),
+    ("list",),
+    ("stats",),
+    ("resume", "r-1"),
+    ("run", "How much is Slack Pro for 2 seats?", "--model", "rules"),
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("sound") / "store"
+    assert tailfold(store, "run", QUESTION, "--model", "rules", "--run-id", "r-1").returncode == 0
+    return store
+
+
+@pytest.fixture
+def copy(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "copy"))
+
+
+def small_store(path: Path) -> Path:
+    with Store.open(path) as store:
+        store.append("a", [Deposited(1), Noted("two", {"k": 3}), Deposited(3)], expected=0)
+    return path
+
+
+def test_every_single_byte_of_every_record_counts(tmp_path: Path) -> None:
+    path = small_store(tmp_path / "s")
+    with Store.open(path) as store:
+        sizes = [len(row.data) for row in store.log.rows("a", after=0, upto=3)]
+    for version, size in enumerate(sizes, 1):
+        for index in range(size):
+            change_event(path, version, lambda data, index=index: flip(data, index))  # type: ignore[misc]
+            with Store.open(path) as store:
+                found = [(f.stream, f.version) for f in store.verify().findings]
+                assert found == [("a", version)]
+                with pytest.raises(RecordDamaged) as damaged:
+                    store.check_readable("a")
+                assert damaged.value.version == version
+            change_event(path, version, lambda data, index=index: flip(data, index))  # type: ignore[misc]
+    with Store.open(path) as store:
+        assert store.verify().sound
+
+
+@pytest.mark.parametrize("index", range(8, 40))
+def test_every_byte_of_an_event_key_counts(index: int, tmp_path: Path) -> None:
+    path = small_store(tmp_path / "s")
+    change_row(
+        path,
+        "events",
+        lambda key: keys.split_event_key(key).version == 2,
+        lambda key, value: (flip(key, index), value),
+    )
+    with Store.open(path) as store:
+        assert "a" in {f.stream for f in store.verify().findings}
+
+
+def test_a_missing_event_is_named_by_every_reader(tmp_path: Path) -> None:
+    path = small_store(tmp_path / "s")
+    change_row(path, "events", lambda key: keys.split_event_key(key).version == 2, lambda *_: None)
+    with Store.open(path) as store:
+        for read in (
+            lambda: list(store.read("a")),
+            lambda: list(store.read("a", backwards=True)),
+            lambda: store.load("a", account),
+            lambda: store.check_readable("a"),
+            lambda: list(store.read_all()),
+        ):
+            with pytest.raises(RecordDamaged) as damaged:
+                read()
+            assert (damaged.value.stream, damaged.value.version) == ("a", 2)
+        assert ("a", 2) in [(f.stream, f.version) for f in store.verify().findings]
+
+
+def test_cutting_off_the_newest_events_shows_against_a_noted_head(tmp_path: Path) -> None:
+    path = small_store(tmp_path / "s")
+    with Store.open(path) as store:
+        noted = store.head("a").hash.hex()
+        store.append("a", Deposited(4), expected=3)
+        assert store.verify("a", head=noted).sound, "more events are fine"
+    shorter = tmp_path / "t"
+    with Store.open(shorter) as store:
+        store.append("a", [Deposited(1), Noted("two", {"k": 3})], expected=0)
+        assert store.verify("a").sound, "by itself it cannot know"
+        assert not store.verify("a", head=noted).sound
+
+
+def test_indexes_that_disagree_are_found(tmp_path: Path) -> None:
+    row = lambda key, value: (key, keys.POSITION_ROW.pack(1, 1))  # noqa: E731
+    for table, pick, change in (
+        ("positions", lambda key: key == keys.POSITION_KEY.pack(2), row),
+        ("positions", lambda key: key == keys.POSITION_KEY.pack(3), lambda *_: None),
+        (
+            "streams",
+            lambda key: True,
+            lambda key, value: (
+                key,
+                keys.encode(keys.StreamRow("a", 2, keys.decode_stream_row(value).hash, 0, 0)),
+            ),
+        ),
+        (
+            "streams",
+            lambda key: True,
+            lambda key, value: (key, keys.encode(keys.StreamRow("a", 3, b"x" * 16, 0, 0))),
+        ),
+    ):
+        path = small_store(tmp_path / f"s{random.random()}")
+        change_row(path, table, pick, change)  # type: ignore[arg-type]
+        with Store.open(path) as store:
+            assert store.verify().findings, table
+
+
+def test_a_damaged_blob_is_found_and_never_given_out(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        store.append("a", Attached("x", Blob(b"content " * 100)), expected=0)
+    change_row(path, "blobs", lambda key: True, lambda key, value: (key, flip(value, 5)))
+    with Store.open(path, events=[Attached]) as store:
+        [recorded] = store.read("a")
+        assert isinstance(recorded.event, Attached)
+        with pytest.raises(BlobDamaged):
+            _ = recorded.event.content.data
+        assert [(f.stream, f.version) for f in store.verify("a").findings] == [("a", 1)]
+    change_row(path, "blobs", lambda key: True, lambda *_: None)
+    with Store.open(path) as store:
+        assert [(f.stream, f.version) for f in store.verify().findings] == [("a", 1)]
+
+
+# -- from the command line -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 5, 12])
+def test_one_changed_byte_of_one_event_is_exit_7_naming_stream_and_version(version: int, copy: Path) -> None:
+    change_event(copy, version, lambda data: flip(data, len(data) // 2))
+    before = (copy / "data.mdb").read_bytes()
+    for command in COMMANDS[:6]:
+        done = tailfold(copy, *command)
+        assert done.returncode == 7, command
+        said = done.stdout + done.stderr
+        assert f"version {version}" in said, command
+        assert "'r-1'" in said, command
+        if command[0] != "verify":
+            assert done.stdout == "", "never a half-read answer"
+    [report] = json_lines(tailfold(copy, "verify", "--json"))
+    assert [(f["stream"], f["version"]) for f in report["findings"]] == [("r-1", version)]
+    assert not report["sound"]
+    assert (copy / "data.mdb").read_bytes() == before, "the store is left as it was"
+
+
+def test_an_edited_result_does_not_pass_replay(copy: Path) -> None:
+    change_event(copy, 9, lambda data: data.replace(b"60.00", b"61.00"))
+    assert tailfold(copy, "replay", "r-1").returncode == 7
+
+
+def test_an_earlier_version_can_still_be_shown(copy: Path) -> None:
+    change_event(copy, 8, lambda data: flip(data, 30))
+    done = tailfold(copy, "show", "r-1", "--at", "7")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 7
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_damaged_pages_never_crash_a_command_and_never_change_an_answer(
+    seed: int, sound: Path, copy: Path
+) -> None:
+    truth = {command: tailfold(sound, *command).stdout for command in COMMANDS[1:6]}
+    chance = random.Random(seed)
+    with (copy / "data.mdb").open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        page = chance.randrange(size // 4096)
+        match seed % 4:
+            case 0:
+                file.seek(page * 4096)
+                file.write(chance.randbytes(4096))
+            case 1:
+                file.seek(page * 4096)
+                file.write(b"\xff" * 4096)
+            case 2:
+                file.truncate(chance.randrange(4096, size))
+            case _:
+                for _ in range(30):
+                    file.seek(chance.randrange(size))
+                    file.write(chance.randbytes(1))
+    for command in COMMANDS:
+        done = tailfold(copy, *command)
+        # 0 and 3: the damage lies where this command does not look.
+        assert done.returncode in (0, 3, 7), (command, done.stderr)
+        if done.returncode == 0 and command in truth:
+            assert done.stdout == truth[command]
+        if done.returncode == 7 and command[0] != "verify":
+            assert done.stdout == ""
+
+
+def test_what_is_no_store_is_refused_untouched(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear all")
+    file = tmp_path / "file"
+    file.write_text("x")
+    junk = tmp_path / "junk"
+    junk.mkdir()
+    (junk / "data.mdb").write_bytes(b"not lmdb" * 2000)
+    for path, code in ((other, 6), (file, 6), (tmp_path / "absent", 6), (junk, 7)):
+        for command in COMMANDS:
+            if command[0] == "run" and path.name == "absent":
+                continue
+            done = tailfold(path, *command)
+            assert done.returncode == code, (path.name, command, done.stderr)
+            assert str(path) in done.stderr
+    assert sorted(p.name for p in other.iterdir()) == ["letter.txt"]
+    assert sorted(p.name for p in junk.iterdir()) == ["data.mdb"]
+    assert not (tmp_path / "absent").exists()
+
+
+def test_an_lmdb_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    import lmdb
+
+    with lmdb.open(str(tmp_path / "s"), max_dbs=2) as env, env.begin(write=True) as txn:
+        txn.put(b"theirs", b"data")
+    with pytest.raises(StoreNotFound, match="another program"):
+        Store.open(tmp_path / "s")
+    with lmdb.open(str(tmp_path / "t"), max_dbs=2) as env:
+        env.open_db(b"meta")
+    with pytest.raises(StoreNotFound, match="stamp"):
+        Store.open(tmp_path / "t")
+
+
+@pytest.mark.parametrize("with_lock_file", [True, False])
+def test_i10_a_store_of_a_future_format_is_refused_by_name_and_nothing_written(
+    with_lock_file: bool, copy: Path
+) -> None:
+    stamp = keys.Stamp(99, 0, "tailfold 9")
+    change_row(copy, "meta", lambda key: key == keys.FORMAT_KEY, lambda key, value: (key, keys.encode(stamp)))
+    if not with_lock_file:
+        (copy / "lock.mdb").unlink()
+    before = (copy / "data.mdb").read_bytes()
+    names = sorted(p.name for p in copy.iterdir())
+    with pytest.raises(FormatTooNew) as refused:
+        Store.open(copy)
+    assert (refused.value.found, refused.value.known) == (99, 1)
+    for command in COMMANDS:
+        done = tailfold(copy, *command)
+        assert done.returncode == 8, command
+        assert "format version 99" in done.stderr
+    assert (copy / "data.mdb").read_bytes() == before
+    assert sorted(p.name for p in copy.iterdir()) == names
+
+
+def test_a_stamp_with_more_fields_is_read(copy: Path) -> None:
+    more = msgspec.msgpack.encode({"format": 1, "created_ns": 1, "by": "x", "later": True})
+    change_row(copy, "meta", lambda key: True, lambda key, value: (key, more))
+    Store.open(copy).close()
+
+
+def test_a_missing_table_is_damage(tmp_path: Path) -> None:
+    import lmdb
+
+    path = small_store(tmp_path / "s")
+    with lmdb.open(str(path), max_dbs=32) as env:
+        ids = env.open_db(b"ids", create=False)
+        with env.begin(write=True) as txn:
+            txn.drop(ids)
+    with pytest.raises(StoreDamaged, match="'ids' is missing"):
+        Store.open(path)
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with Store.open(tmp_path / "s") as store:
+            store.append("a", Deposited(1), expected=ANY)
+    finally:
+        os.umask(old)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
+    for file in (tmp_path / "s").iterdir():
+        assert file.stat().st_mode & 0o777 == 0o600, file.name

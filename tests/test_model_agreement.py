@@ -1,0 +1,180 @@
+"""Both backends agree with a plain-Python model, and keep I1–I6 and I12, after every step."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tailfold.engine import ANY, EXISTS, Durability, Event, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.backend import chain
+from tailfold.engine.backend.lmdb import check_pages
+from tailfold.engine.backend.port import Append, Appended
+from tailfold.engine.errors import Fenced, KeyReused, StreamNotFound, WrongVersion
+from tests.domain import Account, Deposited, Noted, Withdrawn, account
+from tests.model import ModelStore
+
+NAMES = st.sampled_from(["a", "b", "a longer name", "ünïcødé ☃", "a\U0001f600"])
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(Deposited, st.integers(0, 2**40), st.text(max_size=5)),
+    st.builds(Withdrawn, st.integers(0, 9)),
+    st.builds(Noted, st.text(max_size=3000), st.dictionaries(st.text(max_size=3), st.integers(0, 9))),
+)
+BATCHES = st.lists(EVENTS, min_size=1, max_size=5)
+KEYS = st.one_of(st.none(), st.sampled_from(["k1", "k2"]))
+EXPECTED = st.one_of(st.sampled_from([ANY, EXISTS, "right"]), st.integers(0, 4))
+
+
+class Agreement(RuleBasedStateMachine):
+    """Drives LMDB, memory and the model through the same steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.now = 0
+        self.model = ModelStore()
+        self.memory_backend = MemoryBackend()
+        self.frozen: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+        self.stores: dict[str, Store] = {}
+        self.open()
+
+    def clock(self) -> int:
+        return self.now
+
+    def open(self) -> None:
+        # A map of one page more than the least makes MapFull an ordinary event of the test.
+        lmdb_backend = LmdbBackend(self.folder / "s", durability=Durability.RELAXED, map_bytes=1 << 19)
+        self.stores = {
+            "lmdb": Store.open(backend=lmdb_backend, clock=self.clock),
+            "memory": Store.open(backend=self.memory_backend, clock=self.clock),
+        }
+
+    def teardown(self) -> None:
+        self.stores["lmdb"].close()
+        assert check_pages(self.folder / "s") == []
+        shutil.rmtree(self.folder)
+
+    @rule(stream=NAMES, events=BATCHES, expected=EXPECTED, key=KEYS, fenced=st.booleans())
+    def append(
+        self, stream: str, events: list[Event], expected: int | str, key: str | None, fenced: bool
+    ) -> None:
+        self.now += 1
+        wanted = len(self.model.streams.get(stream, [])) if isinstance(expected, str) else expected
+        epoch = 99 if fenced and key is None else None
+        before = {name: self.dump(store) for name, store in self.stores.items()}
+        outcome, first, last = self.model.append(stream, events, wanted, key, epoch)
+        for name, store in self.stores.items():
+            try:
+                done = store.append(stream, events, expected=wanted, key=key, epoch=epoch)
+            except (Fenced, KeyReused, WrongVersion) as error:
+                kinds = {Fenced: "fenced", KeyReused: "reused", WrongVersion: "conflict"}
+                assert kinds[type(error)] == outcome, name
+                assert self.dump(store) == before[name], "a refused append changed something"
+            else:
+                assert outcome == ("repeated" if done.repeated else "written"), name
+                assert (done.first, done.last) == (first, last)
+
+    @rule(stream=NAMES, events=BATCHES)
+    def retry(self, stream: str, events: list[Event]) -> None:
+        """The same key and content at any later time gives the first result, whatever is expected."""
+        self.now += 1
+        for name, store in self.stores.items():
+            key = "retry"
+            known = (stream, key) in self.model.keys
+            content = list(self.model.keys[stream, key][0]) if known else events
+            first = store.append(stream, content, expected=ANY, key=key)
+            again = store.append(stream, content, expected=12345, key=key)
+            assert again == first._replace(repeated=True), name
+        self.model.append(stream, content, ANY, key, None)
+
+    @rule(data=st.data())
+    def group(self, data: st.DataObject) -> None:
+        """A batch of appends in one commit: each whole or absent, in order."""
+        self.now += 1
+        wanted = []
+        for _ in range(data.draw(st.integers(1, 4))):
+            stream, events = data.draw(NAMES), data.draw(BATCHES)
+            expected = data.draw(st.sampled_from([ANY, EXISTS, 0]))
+            wanted.append((stream, events, expected))
+        outcomes = [self.model.append(s, e, x, None, None) for s, e, x in wanted]
+        for store in self.stores.values():
+            store.log.codec.register([Deposited, Withdrawn, Noted])
+            appends = []
+            for stream, events, expected in wanted:
+                data_ = [store.log.codec.encode(e, self.now, None, None).data for e in events]
+                appends.append(Append(stream, expected, data_, [chain.digest(d) for d in data_], self.now))
+            for done, (outcome, first, last) in zip(store.backend.commit(appends), outcomes, strict=True):
+                if isinstance(done, Appended):
+                    assert (outcome, done.first, done.last) == ("written", first, last)
+                else:
+                    assert outcome == "conflict"
+
+    @rule()
+    def reopen(self) -> None:
+        for store in self.stores.values():
+            store.close()
+        self.open()
+
+    @rule(stream=NAMES, after=st.integers(0, 6), upto=st.integers(0, 9), limit=st.integers(0, 4))
+    def read(self, stream: str, after: int, upto: int, limit: int) -> None:
+        events = self.model.streams.get(stream)
+        for store in self.stores.values():
+            store.log.codec.register([Deposited, Withdrawn, Noted])
+            if events is None:
+                with pytest.raises(StreamNotFound):
+                    store.read(stream)
+                continue
+            numbered = [(v, e) for v, e in enumerate(events, 1) if after < v <= upto]
+            found = store.read(stream, after=after, upto=upto, limit=limit)
+            assert [(r.version, r.event) for r in found] == numbered[:limit]
+            found = store.read(stream, after=after, upto=upto, limit=limit, backwards=True)
+            assert [(r.version, r.event) for r in found] == numbered[::-1][:limit]
+
+    @rule(stream=NAMES, at=st.integers(0, 5))
+    def load(self, stream: str, at: int) -> None:
+        events = self.model.streams.get(stream, [])
+        for store in self.stores.values():
+            if at > len(events):
+                with pytest.raises(StreamNotFound):
+                    store.load(stream, account, at)
+            else:
+                assert store.load(stream, account, at) == (account.fold(events[:at]), at)
+
+    @invariant()
+    def both_are_what_the_model_is(self) -> None:
+        dumps = [self.dump(store) for store in self.stores.values()]
+        assert dumps[0] == dumps[1], "the backends disagree, down to bytes and hashes"
+        for name, store in self.stores.items():
+            heads = list(store.streams())
+            assert [h.stream for h in heads] == sorted(self.model.streams, key=str.encode)
+            positions = [(r.stream, r.version) for r in store.backend.rows_by_position(after=0, limit=10**6)]
+            assert positions == self.model.positions, "I2, I3"
+            assert store.backend.count() == (len(self.model.streams), len(self.model.positions))
+            for head in heads:
+                rows = store.backend.rows(head.stream, after=0, upto=10**6, limit=10**6)
+                assert [r.version for r in rows] == list(range(1, head.version + 1)), "I1"
+                assert rows[-1].hash == head.hash, "I4"
+                for row in rows:
+                    assert store.backend.position(row.position) == (row.stream, row.version), "I3"
+                    key = (name, row.stream, row.version)
+                    assert self.frozen.setdefault(key, row) == row, "I6: committed bytes changed"
+                expected: Account = account.fold(self.model.streams[head.stream])
+                assert store.load(head.stream, account).state == expected
+            assert store.verify().findings == []
+
+    @staticmethod
+    def dump(store: Store) -> list[Any]:
+        backend = store.backend
+        return [backend.heads(), backend.rows_by_position(after=0, limit=10**6), backend.count()]
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(
+    max_examples=settings().max_examples // 2, stateful_step_count=15, deadline=None
+)
