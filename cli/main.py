@@ -6,9 +6,8 @@ import os
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from tailfold.cli.commands import journal, runs
 from tailfold.cli.commands import store as store_commands
@@ -18,6 +17,10 @@ from tailfold.cli.options import STORE_VARIABLE
 from tailfold.engine.errors import EngineError
 
 DEBUG_VARIABLE = "TAILFOLD_DEBUG"
+
+# Typer carries click inside, under a private name that has moved before: BadParameter's second ancestor is
+# click's own root of errors in every release of either.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="tailfold",
@@ -76,12 +79,12 @@ def run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="tailfold", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
-    except click.exceptions.Exit as end:
+    except typer.Exit as end:
         return end.exit_code
-    except click.ClickException as error:
+    except _CommandLineError as error:
         error.show()
         return Exit.USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe left (head, less): not our error; keep the exit of the interpreter quiet.

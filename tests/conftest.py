@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
 from tailfold.engine import Durability, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend.port import Backend
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
-
 from tailfold.engine.backend import keys
 
 

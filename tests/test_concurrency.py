@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tailfold.engine import ANY, Store, leases
 from tailfold.engine.backend.port import Backend, Holder, Lease
 from tailfold.engine.errors import Fenced, LeaseHeld, StoreClosed, WrongVersion
+
 from tests.cli.command import QUESTION, json_lines, tailfold
 from tests.domain import Deposited, account
 
@@ -109,7 +109,7 @@ def test_a_refused_append_does_not_disturb_its_group(store: Store) -> None:
 
 def test_the_loop_can_end_and_another_begin(store: Store) -> None:
     for i in range(3):
-        asyncio.run(store.append_async("a", Deposited(1), expected=i))  # type: ignore[arg-type]
+        asyncio.run(store.append_async("a", Deposited(1), expected=i))
 
 
 WRITER = """
@@ -141,7 +141,7 @@ def test_processes_write_one_store_and_grow_its_map_under_each_other(tmp_path: P
 # -- leases ----------------------------------------------------------------------------------------------
 
 
-def test_a_live_driver_refuses_a_second_one(store: Store) -> None:
+def test_i13_a_live_driver_refuses_a_second_one(store: Store) -> None:
     with store.drive("r") as grant, pytest.raises(LeaseHeld) as refused, store.drive("r"):
         pass
     assert (refused.value.pid, refused.value.epoch) == (os.getpid(), grant.epoch)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from tailfold.engine import ANY, Blob, Store
 from tailfold.engine.backend import keys
 from tailfold.engine.errors import BlobDamaged, FormatTooNew, RecordDamaged, StoreDamaged, StoreNotFound
+
 from tests.cli.command import QUESTION, json_lines, tailfold
 from tests.domain import Attached, Deposited, Noted, account
 from tests.surgery import change_event, change_row, flip
@@ -130,7 +130,7 @@ def test_indexes_that_disagree_are_found(tmp_path: Path) -> None:
         ),
     ):
         path = small_store(tmp_path / f"s{random.random()}")
-        change_row(path, table, pick, change)  # type: ignore[arg-type]
+        change_row(path, table, pick, change)
         with Store.open(path) as store:
             assert store.verify().findings, table
 

