@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tailfold.engine import Store
+from tailfold.engine import Event, Store
 from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import FormatTooNew
@@ -17,7 +17,7 @@ from tests.domain import Attached, Deposited, Noted, Withdrawn
 from tests.golden.make import FOLDER, facts
 
 FORMATS = range(1, FORMAT_VERSION + 1)
-EVENTS = [*AGENT_EVENTS, Deposited, Noted, Withdrawn, Attached]
+EVENTS: list[type[Event]] = [*AGENT_EVENTS, Deposited, Noted, Withdrawn, Attached]
 
 
 def unpack(name: str, path: Path) -> Path:

@@ -1,170 +1,38 @@
-"""The backend on disk: one LMDB environment a store. The only module that imports lmdb.
-
-What is assumed of the disk: a completed fdatasync is durable, and the 96 bytes of an LMDB meta page are
-written whole or not at all. Two processes on one store are serialised by LMDB's own writer lock; a process
-that dies inside a transaction leaves the store at the commit before it (I5, I12).
-"""
+"""`LmdbBackend`: the rows of a store, read and written in LMDB transactions."""
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
-import lmdb.verify
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
-from tailfold.engine.backend.gate import Gate
-from tailfold.engine.backend.port import (
-    FORMAT_VERSION,
-    Append,
-    Appended,
-    Durability,
-    Head,
-    Lease,
-    Row,
-)
+from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages
+from tailfold.engine.backend.port import Append, Appended, Durability, Head, Lease, Row
 from tailfold.engine.errors import (
-    BadArgument,
     EngineError,
-    FormatTooNew,
     OutcomeUnknown,
     RecordDamaged,
     StoreClosed,
     StoreDamaged,
     StoreFull,
-    StoreNotFound,
     StreamNotFound,
 )
 
-MAP_BYTES = 256 << 30
-"""Address space reserved at open. The file is sparse: only what is written takes disk."""
-MAP_BYTES_LEAST = 1 << 28
-READERS_MAX = 1024
 PAGE_BYTES_MAX = 4 << 20
 """`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
 PAGE_STEP = 64
-
-_LMDB_MAJOR = 0  # new stores are made by the 0.9 engine: the format that ten years of tools read
 
 _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 _T = TypeVar("_T")
 if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Txn = lmdb.Transaction[bytes]
     _Work = Callable[[_Txn], _T]
-
-
-class _Environment:
-    """One opened LMDB environment, shared by every backend of this process on the same path.
-
-    LMDB forbids opening one environment twice in a process: closing the second would drop the file locks
-    of the first.
-    """
-
-    _open: dict[str, _Environment] = {}
-    _opening = threading.Lock()
-
-    def __init__(self, path: Path, durability: Durability, map_bytes: int) -> None:
-        self.path = path
-        self.durability = durability
-        self.pid = os.getpid()
-        self.users = 0
-        self.gate = Gate()
-        self.env = _open_environment(path, durability, map_bytes)
-        try:
-            self.tables = self._prepare()
-        except lmdb.Error as error:
-            self.env.close()
-            raise StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"]) from error
-        except BaseException:
-            self.env.close()
-            raise
-
-    @classmethod
-    def acquire(cls, path: Path, durability: Durability, map_bytes: int, create: bool) -> _Environment:
-        with cls._opening:
-            key = os.path.realpath(path)
-            shared = cls._open.get(key)
-            if shared is not None and shared.pid == os.getpid() and (path / "data.mdb").exists():
-                if shared.durability is not durability:
-                    raise BadArgument(
-                        f"the store at {path} is open in this process as {shared.durability.value};"
-                        " close it before opening it another way"
-                    )
-            else:
-                _prepare_directory(path, create)
-                shared = cls._open[key] = cls(path, durability, map_bytes)
-            shared.users += 1
-            return shared
-
-    def release(self) -> None:
-        with self._opening:
-            self.users -= 1
-            if self.users == 0:
-                for key, shared in list(self._open.items()):
-                    if shared is self:
-                        del self._open[key]
-                if self.pid == os.getpid():  # a forked child must not touch its parent's locks
-                    if self.durability is Durability.RELAXED:
-                        self.env.sync(True)
-                    self.env.close()
-
-    def _prepare(self) -> dict[str, lmdb._Database]:
-        """Check the stamp and open the tables; make both in one transaction if the file is new (I10)."""
-        size = (self.path / "data.mdb").stat().st_size
-        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
-        if size < needed:
-            raise StoreDamaged(str(self.path), [f"data.mdb has {size} bytes, its last page ends at {needed}"])
-        with self.env.begin() as txn:
-            present = {bytes(name) for name in self.env.dbs(txn)}
-            new = txn.stat()["entries"] == 0
-        if b"meta" in present:
-            self._check_stamp(self.env.open_db(b"meta", create=False))
-        elif not new:
-            raise StoreNotFound(str(self.path), "data.mdb is an LMDB file of another program")
-        missing = [name for name in keys.TABLES if name.encode() not in present]
-        if missing and not new:
-            raise StoreDamaged(str(self.path), [f"table {name!r} is missing" for name in missing])
-        if not new:
-            return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
-        with self.env.begin(write=True) as txn:
-            tables = {name: self.env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
-            stamp = keys.Stamp(FORMAT_VERSION, time.time_ns(), "tailfold")
-            # Another process may have been first: the stamp that is there stands.
-            txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
-        self._check_stamp(tables["meta"])
-        _sync_directory(self.path)
-        _sync_directory(self.path.parent)
-        return tables
-
-    def _check_stamp(self, meta: lmdb._Database) -> None:
-        with self.env.begin() as txn:
-            stored = txn.get(keys.FORMAT_KEY, db=meta)
-        if stored is None:
-            raise StoreNotFound(str(self.path), "data.mdb is an LMDB file without tailfold's stamp")
-        try:
-            stamp = keys.decode_stamp(stored)
-        except msgspec.MsgspecError as error:
-            raise StoreDamaged(str(self.path), [f"the format stamp cannot be read: {error}"]) from None
-        if stamp.format > FORMAT_VERSION:
-            raise FormatTooNew(str(self.path), stamp.format, FORMAT_VERSION)
-
-    def grow(self, seen_bytes: int) -> None:
-        """Double the map after MapFull, unless another thread has done so since *seen_bytes*."""
-        with self.gate.alone():
-            if self.env.info()["map_size"] == seen_bytes:
-                self.env.set_mapsize(seen_bytes * 2)
-
-    def adopt(self) -> None:
-        """Take over the map size that another process has grown to."""
-        with self.gate.alone():
-            self.env.set_mapsize(0)
 
 
 class LmdbBackend:
@@ -184,7 +52,7 @@ class LmdbBackend:
         """
         self.path = Path(path)
         self.durability = durability
-        self._shared = _Environment.acquire(self.path, durability, map_bytes, create)
+        self._shared = Environment.acquire(self.path, durability, map_bytes, create)
         self._env = self._shared.env
         self._gate = self._shared.gate
         self._closed = False
@@ -547,110 +415,3 @@ def _name(path: Path, stored: bytes) -> str:
 
 def _head(row: keys.StreamRow) -> Head:
     return Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns)
-
-
-def check_pages(path: Path) -> list[str]:
-    """Walk every page of the file without handing it to LMDB; return findings, empty if sound."""
-    try:
-        return list(lmdb.verify.verify(str(path)))  # type: ignore[no-untyped-call]
-    except (lmdb.verify.VerifyError, OSError) as error:
-        return [str(error)]
-
-
-def _prepare_directory(path: Path, create: bool) -> None:
-    """Make sure that *path* is a store or may become one; refuse anything else untouched."""
-    data = path / "data.mdb"
-    if path.is_dir():
-        if data.is_file() and data.stat().st_size > 0:
-            return
-        others = sorted(entry.name for entry in path.iterdir() if entry.name not in _OWN_FILES)
-        if others:
-            raise StoreNotFound(str(path), f"the directory holds other things ({others[0]!r})")
-    elif path.exists():
-        raise StoreNotFound(str(path), "that is a file; a store is a directory")
-    if not create:
-        raise StoreNotFound(str(path), "nothing is there")
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
-    except OSError as error:
-        raise StoreNotFound(str(path), f"it cannot be made ({error.strerror})") from None
-
-
-_OWN_FILES = ("data.mdb", "lock.mdb")
-
-
-def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmdb.Environment:
-    durable = durability is Durability.DURABLE
-    data = path / "data.mdb"
-    existed = data.is_file() and data.stat().st_size > 0
-    if existed and not (path / "lock.mdb").exists():
-        # A copy without its lock file: refuse a foreign or future file before LMDB makes one (I10).
-        _refuse_unreadable(path)
-    engine: dict[str, Any] = {} if existed else {"lib_version": _LMDB_MAJOR}  # a file says its own
-    while True:
-        try:
-            env = lmdb.open(
-                str(path),
-                map_size=map_bytes,
-                mode=0o600,
-                max_dbs=len(keys.TABLES) + 8,
-                max_readers=READERS_MAX,
-                sync=durable,
-                metasync=durable,
-                readahead=False,
-                **engine,
-            )
-        except (lmdb.MemoryError, MemoryError):
-            # The address space is limited (ulimit -v, a small container): start with less, grow later.
-            map_bytes //= 4
-            if map_bytes < MAP_BYTES_LEAST:
-                raise
-        except _NOT_LMDB:
-            raise _not_lmdb(path) from None
-        except lmdb.Error as error:
-            raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
-        else:
-            env.reader_check()
-            return env
-
-
-_NOT_LMDB = (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError)
-
-
-def _not_lmdb(path: Path) -> StoreDamaged:
-    return StoreDamaged(str(path), check_pages(path) or ["data.mdb is not an LMDB file of a known version"])
-
-
-def _refuse_unreadable(path: Path) -> None:
-    """Look at the stamp without locks or writes; nobody has the file open, for it has no lock file."""
-    try:
-        with (
-            lmdb.open(str(path), readonly=True, lock=False, max_dbs=1, map_size=MAP_BYTES_LEAST) as env,
-            env.begin() as txn,
-        ):
-            if txn.get(b"meta") is None:
-                if txn.stat()["entries"]:
-                    raise StoreNotFound(str(path), "data.mdb is an LMDB file of another program")
-                return
-            stored = txn.get(keys.FORMAT_KEY, db=env.open_db(b"meta", txn=txn, create=False))
-    except _NOT_LMDB:
-        raise _not_lmdb(path) from None
-    except lmdb.Error:
-        return  # the real open says what is wrong
-    if stored is not None:
-        try:
-            stamp = keys.decode_stamp(stored)
-        except msgspec.MsgspecError:
-            return
-        if stamp.format > FORMAT_VERSION:
-            raise FormatTooNew(str(path), stamp.format, FORMAT_VERSION)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the entry of a new file durable: fsync of the file alone does not."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
