@@ -34,15 +34,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         relaxed = _alone(Path(folder) / "relaxed", arguments.appends, sizes[0], Durability.RELAXED)
         bulk = _bulk(Path(folder) / "bulk", sizes[0])
         sessions = [
-            _sessions(Path(folder) / f"sessions{count}", count, arguments.per_session, sizes[0])
-            for count in counts
+            _sessions(Path(folder) / f"sessions{count}", count, arguments.per_session, sizes[0]) for count in counts
         ]
     return {"durable_alone": alone, "relaxed_alone": relaxed, "bulk": bulk, "concurrent": sessions}
 
 
-def _alone(
-    path: Path, count: int, text_bytes: int, durability: Durability = Durability.DURABLE
-) -> dict[str, Any]:
+def _alone(path: Path, count: int, text_bytes: int, durability: Durability = Durability.DURABLE) -> dict[str, Any]:
     todo = events(count, text_bytes)
     with Store.open(backend=LmdbBackend(path, durability=durability)) as store:
         live = store.live("alone", totals)

@@ -91,7 +91,7 @@ def _scan(store: Store, count: int) -> int:
 
 
 def _decode(store: Store, count: int) -> int:
-    return sum(map(len, store.log.record_pages("fold", after=0, upto=count)))
+    return sum(len(page) for _, page in store.log.record_pages("fold", after=0, upto=count))
 
 
 def _bare(history: list[Measured]) -> Totals:

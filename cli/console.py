@@ -87,9 +87,7 @@ def _printable(text: str) -> str:
     """Keep a journal's content from steering the terminal: control characters are shown, not sent."""
     return (
         "".join(
-            char
-            if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f")
-            else f"\\x{ord(char):02x}"
+            char if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f") else f"\\x{ord(char):02x}"
             for char in text
         )
         .encode(sys.stdout.encoding or "utf-8", "backslashreplace")

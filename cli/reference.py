@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Any
+from collections.abc import Iterator
 
 import typer
 from tailfold.cli.exits import Exit
@@ -39,14 +39,8 @@ def render() -> str:
         "|---|---|",
         *(f"| {code.value} | {EXIT_MEANINGS[code]} |" for code in Exit),
     ]
-    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
-        lines += [
-            "",
-            f"## tailfold {name}",
-            "",
-            inspect.cleandoc(command.help or "").replace("\n\n  ", "\n\n    "),
-        ]
+    for name, command in _commands(typer.main.get_command(app)):
+        lines += ["", f"## tailfold {name}", "", _text(command)]
         lines += ["", "| argument or option | meaning |", "|---|---|"]
         for parameter in command.params:
             if parameter.name == "help":
@@ -65,6 +59,20 @@ def render() -> str:
                 meaning += " Required."
             lines.append(f"| {names} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def _commands(group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (full name, command) of every command, groups opened."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {inner}", one) for inner, one in _commands(command))
+        else:
+            yield name, command
+
+
+def _text(command: Any) -> str:
+    """Return a command's help, its examples indented as code."""
+    return inspect.cleandoc(command.help or "").replace("\n\n  ", "\n\n    ")
 
 
 if __name__ == "__main__":

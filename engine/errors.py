@@ -12,7 +12,8 @@ EngineError
 ├── Corruption             stored bytes are not what was written
 │   ├── StoreDamaged       the file itself: pages, size, missing tables
 │   ├── RecordDamaged      one stored event
-│   └── BlobDamaged        the content of a blob
+│   ├── BlobDamaged        the content of a blob
+│   └── ChunkLost          a piece of a state that folding the log anew does not give back
 ├── SchemaError
 │   ├── FormatTooNew       the store's format is newer than this release
 │   ├── SchemaTooNew       an event's schema version is newer than the code's
@@ -136,9 +137,7 @@ class StoreDamaged(Corruption):
     def __init__(self, path: str, findings: list[str]) -> None:
         shown = "; ".join(findings[:3])
         more = f" (and {len(findings) - 3} more)" if len(findings) > 3 else ""
-        super().__init__(
-            f"the store at {path} is damaged: {shown}{more}. Nothing was changed; restore a copy"
-        )
+        super().__init__(f"the store at {path} is damaged: {shown}{more}. Nothing was changed; restore a copy")
         self.path = path
         self.findings = findings
 
@@ -161,6 +160,20 @@ class BlobDamaged(Corruption):
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"the content of blob {digest} is damaged. Nothing was changed; restore a copy")
+        self.digest = digest
+
+
+class ChunkLost(Corruption):
+    """A piece of a snapshot is gone, and folding the log anew does not give it: the fold is not pure."""
+
+    def __init__(self, stream: str, fold: str, digest: str) -> None:
+        super().__init__(
+            f"chunk {digest} of fold {fold!r} at stream {stream!r} is lost, and folding the log anew does not"
+            " give it: the fold must have read a clock, randomness or something else outside its events."
+            " Prune its snapshots and load again"
+        )
+        self.stream = stream
+        self.fold = fold
         self.digest = digest
 
 

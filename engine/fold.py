@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from tailfold.engine.errors import BadArgument, FoldFailed, UnknownKind
@@ -32,9 +32,22 @@ class Fold(Generic[S]):
     """
 
     def __init__(
-        self, name: str, initial: Callable[[], S], *, version: int = 1, strict: bool = False
+        self,
+        name: str,
+        initial: Callable[[], S],
+        *,
+        version: int = 1,
+        strict: bool = False,
+        state_type: Any = None,
+        pinned: bool = False,
     ) -> None:
-        """Name the fold; *initial* makes a fresh empty state; raise *version* when the meaning changes."""
+        """Name the fold; *initial* makes a fresh empty state; raise *version* when the meaning changes.
+
+        *state_type* is the annotation of the state, by default the type of what *initial* gives; a builtin
+        such as a dict needs it (``dict[str, int]``) for its snapshots to be trusted without a check. A change
+        of the handlers' code, or of code that they use, makes older snapshots unused; a *pinned* fold relies
+        on *version* alone, so that whoever changes its code has to raise it.
+        """
         if not name:
             raise BadArgument("a fold needs a name")
         if version < 1:
@@ -43,6 +56,8 @@ class Fold(Generic[S]):
         self.initial = initial
         self.version = version
         self.strict = strict
+        self.pinned = pinned
+        self._state_type = state_type
         self._handlers: dict[type[Event], Handler] = {}
 
     def on(self, event_type: type[E]) -> Callable[[Callable[[S, E], S | None]], Callable[[S, E], S | None]]:
@@ -56,6 +71,18 @@ class Fold(Generic[S]):
             return handler
 
         return register
+
+    @property
+    def state_type(self) -> Any:
+        """The annotation of the state."""
+        if self._state_type is None:
+            self._state_type = type(self.initial())
+        return self._state_type
+
+    @property
+    def handlers(self) -> Mapping[type[Event], Handler]:
+        """The registered handlers."""
+        return self._handlers
 
     @property
     def events(self) -> tuple[type[Event], ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Generic, TypeVar
 
 from tailfold.engine.backend.port import Appended
 from tailfold.engine.errors import Conflict, EngineError
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
-from tailfold.engine.loading import catch_up, load
+from tailfold.engine.loading import Folding, catch_up, load
 from tailfold.engine.log import Log, Written, event_id
+from tailfold.engine.snapshotting import Due, Gathering, Snapshots
 
 S = TypeVar("S")
 
@@ -18,18 +20,27 @@ class Live(Generic[S]):
     """A stream held open by a writer: `state` is always the fold of versions 1..`version`.
 
     Appends expect the handle's own version, so two handles cannot interleave. What is folded is the event
-    as it will be read back, so the live state equals the state that a later load gives. After a `Conflict`
-    the handle still stands at its old version: `refresh` folds what others appended.
+    as it will be read back, so the live state equals the state that a later load gives. When the policy says
+    that a snapshot is due, it goes with the next append, in its transaction. After a `Conflict` the handle
+    still stands at its old version: `refresh` folds what others appended.
     """
 
-    def __init__(self, log: Log, stream: str, fold: Fold[S], *, epoch: int | None = None) -> None:
+    state: S
+    version: int
+
+    def __init__(
+        self, log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], *, epoch: int | None = None
+    ) -> None:
         """Load the stream; with *epoch*, append only as long as that lease is current."""
         self._log = log
+        self._snapshots = snapshots
         self._fold = fold
         self._epoch = epoch
         self._spoilt = False
+        self._gathering = Gathering()
+        self._hash: bytes | None = None
         self.stream = stream
-        self.state, self.version = load(log, stream, fold)
+        self._take(load(log, snapshots, stream, fold))
 
     @property
     def event_id(self) -> str | None:
@@ -44,10 +55,18 @@ class Live(Generic[S]):
         correlation: str | None = None,
     ) -> Appended:
         """Append *events* as one unit and fold them; durable on return. Raises as `Store.append` does."""
-        self._check_sound()
-        return self._folded(
-            self._log.append(self.stream, events, self.version, key, causation, correlation, self._epoch)
+        due = self._due()
+        written = self._log.append(
+            self.stream,
+            events,
+            self.version,
+            key,
+            causation,
+            correlation,
+            self._epoch,
+            due.write if due else None,
         )
+        return self._folded(written, due)
 
     async def append_async(
         self,
@@ -57,12 +76,18 @@ class Live(Generic[S]):
         correlation: str | None = None,
     ) -> Appended:
         """Like `append`, for a coroutine; appends of many coroutines share commits."""
-        self._check_sound()
-        return self._folded(
-            await self._log.append_async(
-                self.stream, events, self.version, key, causation, correlation, self._epoch
-            )
+        due = self._due()
+        written = await self._log.append_async(
+            self.stream,
+            events,
+            self.version,
+            key,
+            causation,
+            correlation,
+            self._epoch,
+            due.write if due else None,
         )
+        return self._folded(written, due)
 
     def refresh(self) -> int:
         """Fold what others appended since; return the number of events. Reloads if a fold had failed."""
@@ -70,23 +95,48 @@ class Live(Generic[S]):
         head = self._log.backend.head(self.stream)
         upto = head.version if head else 0
         if self._spoilt:
-            self.state, self.version = load(self._log, self.stream, self._fold)
+            self._take(load(self._log, self._snapshots, self.stream, self._fold))
             self._spoilt = False
         elif upto > before:
             self._spoilt = True  # until the fold is through: it changes the state in place
-            self.state = catch_up(self._log, self.stream, self._fold, self.state, before, upto)
-            self.version = upto
+            folding = Folding(self.state, before, self._gathering)
+            self._take(catch_up(self._log, self._snapshots, self.stream, self._fold, folding, upto))
             self._spoilt = False
         return self.version - before
 
-    def _check_sound(self) -> None:
-        if self._spoilt:
-            raise EngineError(
-                f"the state of {self.stream!r} is spoilt by a fold that failed: refresh the handle"
-            )
+    def snapshot(self) -> bool:
+        """Write a snapshot of the state as it is now, whatever the policy says; return whether it was written.
 
-    def _folded(self, written: Written) -> Appended:
+        Worth it when nobody will append for a while, as at the end of a run. Durable on return.
+        """
+        due = self._encoded() if self.version else None
+        return due is not None and self._snapshots.put(self.stream, self._fold, due, self._gathering)
+
+    def _take(self, folding: Folding[S]) -> None:
+        self.state, self.version, self._gathering = folding
+        self._hash = None
+
+    def _due(self) -> Due | None:
+        """Return the snapshot that goes with the next append, if one is due: of the state as it is now."""
+        if self._spoilt:
+            raise EngineError(f"the state of {self.stream!r} is spoilt by a fold that failed: refresh the handle")
+        gathering = self._gathering
+        if not self.version or not self._snapshots.policy.due(gathering.progress()):
+            return None
+        return self._encoded()
+
+    def _encoded(self) -> Due | None:
+        if self._hash is None:
+            rows = self._log.backend.rows(self.stream, after=self.version - 1, upto=self.version, limit=1)
+            self._hash = rows[0].hash if rows else b""
+        due = self._snapshots.encode(self.stream, self._fold, self.state, self.version, self._hash)
+        self._gathering.begin_anew(due)
+        return due
+
+    def _folded(self, written: Written, due: Due | None) -> Appended:
         appended = written.appended
+        if due is not None:
+            self._snapshots.settle(self.stream, self._fold, due, appended.snapshot, self._gathering)
         if appended.repeated:
             # The first attempt was durable. Its events are folded already, or stand in the log unseen.
             if appended.last > self.version:
@@ -97,7 +147,10 @@ class Live(Generic[S]):
                 f"stream {self.stream!r}: two appends of one handle overlapped; await each before the next"
             )
         self._spoilt = True
+        begun = time.perf_counter()
         self.state = self._fold.fold_records(self.state, written.records, self.stream, self.version)
-        self.version = appended.last
+        seconds = time.perf_counter() - begun
+        self._gathering.add(len(written.records), written.bytes, seconds)
+        self.version, self._hash = appended.last, appended.hash
         self._spoilt = False
         return appended

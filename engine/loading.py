@@ -1,16 +1,18 @@
-"""Loading: the folded state of a stream at a version.
+"""Loading: the folded state of a stream at a version, from the nearest usable snapshot and the tail.
 
-One path for everyone who wants a state: `Store.load`, live handles, the CLI and replay. This is the place
-where snapshots enter: a load starts from the nearest usable one instead of from the initial state.
+One path for everyone who wants a state: `Store.load`, live handles, the CLI and replay.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Generic, NamedTuple, TypeVar
 
 from tailfold.engine.errors import BadArgument, StreamNotFound
 from tailfold.engine.fold import Fold
-from tailfold.engine.log import Log
+from tailfold.engine.log import RECORDS_PER_PAGE, Log
+from tailfold.engine.snapshotting import Gathering, Snapshots
+from tailfold.snapshots.codec import EncodedState
 
 S = TypeVar("S")
 
@@ -22,10 +24,19 @@ class Loaded(NamedTuple, Generic[S]):
     version: int
 
 
-def load(log: Log, stream: str, fold: Fold[S], at: int | None = None) -> Loaded[S]:
+class Folding(NamedTuple, Generic[S]):
+    """A state on the way, with what has gathered since its last snapshot."""
+
+    state: S
+    version: int
+    gathering: Gathering
+
+
+def load(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], at: int | None = None) -> Folding[S]:
     """Fold *stream* up to version *at*, or to its head. A stream without events is at version 0.
 
-    Raises `StreamNotFound` if the stream does not reach *at*, a `SchemaError`, `RecordDamaged` or
+    Starts from the nearest usable snapshot, and writes new ones on the way and at the end, as the policy
+    says. Raises `StreamNotFound` if the stream does not reach *at*, a `SchemaError`, `RecordDamaged` or
     `FoldFailed` naming the event.
     """
     log.codec.register(fold.events)
@@ -35,14 +46,51 @@ def load(log: Log, stream: str, fold: Fold[S], at: int | None = None) -> Loaded[
         if at < 0:
             raise BadArgument(f"at is a version from 0 on, not {at}")
         if at > version:
-            raise (StreamNotFound(stream, version=at, head=version) if head else StreamNotFound(stream))
+            raise StreamNotFound(stream, version=at, head=version) if head else StreamNotFound(stream)
         version = at
-    return Loaded(catch_up(log, stream, fold, fold.initial(), 0, version), version)
+    snapshots.counters.loads += 1
+    found = snapshots.find(stream, fold, version) if version else None
+    if found is not None:
+        start = Folding(found.state, found.version, Gathering(found.bytes, found.reader))
+    else:
+        start = Folding(begin(snapshots, fold), 0, Gathering())
+    return catch_up(log, snapshots, stream, fold, start, version)
 
 
-def catch_up(log: Log, stream: str, fold: Fold[S], state: S, after: int, upto: int) -> S:
-    """Fold versions *after*+1..*upto* onto *state*."""
-    for records in log.record_pages(stream, after=after, upto=upto):
-        state = fold.fold_records(state, records, stream, after)
-        after += len(records)
-    return state
+def begin(snapshots: Snapshots, fold: Fold[S]) -> S:
+    """Return a fresh initial state, its growing containers bound to the types of their annotations."""
+    return snapshots.facts(fold).codec.adopt(fold.initial())
+
+
+def catch_up(
+    log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], start: Folding[S], upto: int
+) -> Folding[S]:
+    """Fold the versions after *start* up to *upto*, snapshotting when it is due, so that a crash loses little."""
+    state, version, gathering = start
+    policy = snapshots.policy
+    while version < upto:
+        step = min(RECORDS_PER_PAGE, policy.reach(gathering.progress()), upto - version)
+        for size, records in log.record_pages(stream, after=version, upto=version + step):
+            begun = time.perf_counter()
+            state = fold.fold_records(state, records, stream, version)
+            gathering.add(len(records), size, time.perf_counter() - begun)
+            version += len(records)
+            snapshots.counters.events_folded += len(records)
+        if policy.due(gathering.progress()):
+            [row] = log.backend.rows(stream, after=version - 1, upto=version, limit=1)
+            due = snapshots.encode(stream, fold, state, version, row.hash)
+            if due is not None:
+                snapshots.put(stream, fold, due, gathering)
+            gathering.begin_anew(due)
+    return Folding(state, version, gathering)
+
+
+def refold(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], upto: int) -> EncodedState:
+    """Fold *stream* from its first event, without any snapshot, and encode the state: the truth."""
+    log.codec.register(fold.events)
+    state = begin(snapshots, fold)
+    version = 0
+    for _, records in log.record_pages(stream, after=0, upto=upto):
+        state = fold.fold_records(state, records, stream, version)
+        version += len(records)
+    return snapshots.facts(fold).codec.encode(state, check=False)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.commit import GroupCommit
-from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row
+from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row, SnapshotWrite
 from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
 from tailfold.engine.events import Event, Opaque
 from tailfold.engine.names import check_stream_name
@@ -49,6 +49,8 @@ class Written(NamedTuple):
 
     appended: Appended
     records: list[DecodedRecord]
+    bytes: int
+    """Record bytes of the append."""
 
 
 class _Prepared(NamedTuple):
@@ -83,9 +85,10 @@ class Log:
         causation: str | None = None,
         correlation: str | None = None,
         epoch: int | None = None,
+        snapshot: SnapshotWrite | None = None,
     ) -> Written:
         """Append *events* as one unit; see `Store.append` for the arguments and promises."""
-        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch)
+        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch, snapshot)
         return self._done(prepared, self._group.submit(prepared.append))
 
     async def append_async(
@@ -97,9 +100,10 @@ class Log:
         causation: str | None = None,
         correlation: str | None = None,
         epoch: int | None = None,
+        snapshot: SnapshotWrite | None = None,
     ) -> Written:
         """Like `append`; appends of many coroutines share commits."""
-        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch)
+        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch, snapshot)
         return self._done(prepared, await self._group.submit_async(prepared.append))
 
     def _prepare(
@@ -111,6 +115,7 @@ class Log:
         causation: str | None,
         correlation: str | None,
         epoch: int | None,
+        snapshot: SnapshotWrite | None,
     ) -> _Prepared:
         check_stream_name(stream)
         if not events:
@@ -144,6 +149,7 @@ class Log:
             codec.content(events) if key is not None else b"",
             epoch,
             blobs,
+            snapshot,
             dict(map(describe, new_types)) if new_types else {},
         )
         return _Prepared(append, records, new_types)
@@ -152,7 +158,7 @@ class Log:
         # Only now: had the append been refused, its registry rows would not have been written.
         if prepared.described and not appended.repeated:
             self._described.update(prepared.described)
-        return Written(appended, prepared.records)
+        return Written(appended, prepared.records, sum(map(len, prepared.append.records)))
 
     # -- read ------------------------------------------------------------------------------------------
 
@@ -170,12 +176,12 @@ class Log:
             yield from page
             after = page[-1].stream
 
-    def record_pages(self, stream: str, *, after: int, upto: int) -> Iterator[list[Any]]:
-        """Yield the decoded records of versions *after*+1..*upto* in pages: what folds read."""
+    def record_pages(self, stream: str, *, after: int, upto: int) -> Iterator[tuple[int, list[Any]]]:
+        """Yield (record bytes, decoded records) of versions *after*+1..*upto* in pages: what folds read."""
         decode_page = self.codec.decode_page
         while after < upto:
             page = self.backend.data(stream, after=after, upto=min(upto, after + RECORDS_PER_PAGE))
-            yield decode_page(stream, after, page)
+            yield sum(map(len, page)), decode_page(stream, after, page)
             after += len(page)
 
     def read(
@@ -193,9 +199,7 @@ class Log:
         last = head.version if upto is None else min(upto, head.version)
         return self._read(stream, after, last, limit, backwards)
 
-    def _read(
-        self, stream: str, after: int, upto: int, limit: int | None, backwards: bool
-    ) -> Iterator[Recorded]:
+    def _read(self, stream: str, after: int, upto: int, limit: int | None, backwards: bool) -> Iterator[Recorded]:
         for row in self.rows(stream, after=after, upto=upto, limit=limit, backwards=backwards):
             yield self.recorded(row)
 
@@ -231,9 +235,7 @@ class Log:
             if not page:
                 raise RecordDamaged(stream, upto if backwards else after + 1, "the event is missing")
 
-    def read_all(
-        self, *, after: int = 0, upto: int | None = None, limit: int | None = None
-    ) -> Iterator[Recorded]:
+    def read_all(self, *, after: int = 0, upto: int | None = None, limit: int | None = None) -> Iterator[Recorded]:
         """Yield events of every stream with after < position <= upto, in commit order."""
         check_bounds(after=after, upto=upto, limit=limit)
         return self._read_all(after, upto, limit)

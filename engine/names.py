@@ -22,9 +22,7 @@ def check_stream_name(name: str) -> str:
     except UnicodeEncodeError:
         raise BadArgument(f"stream name {name!r} cannot be written as UTF-8") from None
     if not 1 <= size <= STREAM_NAME_MAX_BYTES:
-        raise BadArgument(
-            f"a stream name has 1 to {STREAM_NAME_MAX_BYTES} bytes of UTF-8, this one has {size}"
-        )
+        raise BadArgument(f"a stream name has 1 to {STREAM_NAME_MAX_BYTES} bytes of UTF-8, this one has {size}")
     if _CONTROL.search(name):
         raise BadArgument(f"stream name {name!r} contains a control character")
     return name

@@ -17,11 +17,13 @@ from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
-from tailfold.engine.loading import Loaded, load
+from tailfold.engine.loading import Loaded, load, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import read_description
+from tailfold.engine.snapshotting import Counters, Snapshots
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
+from tailfold.snapshots.policy import CostBased, Policy
 
 S = TypeVar("S")
 
@@ -32,10 +34,18 @@ class Store:
     Safe to use from several threads and coroutines. Several processes may open one store at once.
     """
 
-    def __init__(self, backend: Backend, *, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        snapshots: Policy | None = None,
+    ) -> None:
         """Wrap an opened backend; most callers want `Store.open`."""
         self.backend = backend
         self.log = Log(backend, clock=clock)
+        self.snapshots = Snapshots(backend, snapshots or CostBased(), clock=clock)
+        self.snapshots.refold = lambda fold, stream, upto: refold(self.log, self.snapshots, stream, fold, upto)
 
     @classmethod
     def open(
@@ -47,12 +57,14 @@ class Store:
         durability: Durability = Durability.DURABLE,
         clock: Callable[[], int] = time.time_ns,
         events: Iterable[type[Event]] = (),
+        snapshots: Policy | None = None,
     ) -> Store:
         """Open the store at *path*, or on *backend*; make it if nothing is there and *create*.
 
         The directory gets mode 0700, its files 0600. *clock* gives UTC nanoseconds for the records.
         *events* are made known up front, so that reads give them typed; a kind that is appended or folded
-        becomes known by itself, all others are read as `Opaque`.
+        becomes known by itself, all others are read as `Opaque`. *snapshots* says when snapshots are written:
+        `CostBased` by default, ``every(n)``, or `never`; those that are there are used in any case.
 
         Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, or `FormatTooNew`
         for a store of a later format; nothing is written then (I10).
@@ -62,7 +74,7 @@ class Store:
         if backend is None:
             assert path is not None
             backend = LmdbBackend(path, create=create, durability=durability)
-        store = cls(backend, clock=clock)
+        store = cls(backend, clock=clock, snapshots=snapshots)
         try:
             store.log.codec.register(events)
         except BaseException:
@@ -151,9 +163,7 @@ class Store:
         """
         return self.log.read(stream, after=after, upto=upto, limit=limit, backwards=backwards)
 
-    def read_all(
-        self, *, after: int = 0, upto: int | None = None, limit: int | None = None
-    ) -> Iterator[Recorded]:
+    def read_all(self, *, after: int = 0, upto: int | None = None, limit: int | None = None) -> Iterator[Recorded]:
         """Yield events of all streams with after < position <= upto, at most *limit*, in commit order."""
         return self.log.read_all(after=after, upto=upto, limit=limit)
 
@@ -181,12 +191,18 @@ class Store:
         Raises `StreamNotFound` if the stream does not reach *at*, a `SchemaError` or `RecordDamaged` that
         names the event that cannot be read, `FoldFailed` if a handler raised.
         """
-        return load(self.log, stream, fold, at)
+        folding = load(self.log, self.snapshots, stream, fold, at)
+        return Loaded(folding.state, folding.version)
 
     def live(self, stream: str, fold: Fold[S], *, epoch: int | None = None) -> Live[S]:
         """Open *stream* for driving: a handle that keeps the state folded while it appends."""
         check_stream_name(stream)
-        return Live(self.log, stream, fold, epoch=epoch)
+        return Live(self.log, self.snapshots, stream, fold, epoch=epoch)
+
+    @property
+    def counters(self) -> Counters:
+        """What snapshots did through this store object: loads, hits, misses by reason, bytes written."""
+        return self.snapshots.counters
 
     # -- drive -----------------------------------------------------------------------------------------
 

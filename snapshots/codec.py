@@ -1,26 +1,127 @@
 """The state codec: any state that msgspec can encode, as deterministic bytes, and the hash of those bytes.
 
-Two folds are the same exactly if their bytes are (I7), whatever the hash seed or the process.
+Two folds are the same exactly if their bytes are (I7), whatever the hash seed or the process. Dictionaries keep
+their order, because a fold may rely on it; sets are sorted, because none can.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from tailfold.snapshots.chunks import ChunkReader
+from tailfold.snapshots.schema import Survey, survey
+from tailfold.snapshots.writer import StateWriter, decode_hook, is_growing
+
+S = TypeVar("S")
 
 STATE_HASH_BYTES = 16
+CODEC_VERSION = 1
 
 
-def encode_state(state: Any, enc_hook: Callable[[Any], Any] | None = None) -> bytes:
-    """Return *state* as msgpack with sorted keys and sets; raise TypeError naming what cannot be encoded."""
-    return msgspec.msgpack.encode(state, enc_hook=enc_hook, order="sorted")
+class NotEncodableError(Exception):
+    """The state cannot be encoded, or would not come back as it was: the fold has no snapshots."""
 
 
-def state_hash(state: Any, enc_hook: Callable[[Any], Any] | None = None) -> str:
-    """Return the BLAKE2b-128 of the state's bytes, in hex."""
-    encoded = encode_state(state, enc_hook)
-    digest = hashlib.blake2b(encoded, digest_size=STATE_HASH_BYTES, person=b"tailfold.state")
-    return digest.hexdigest()
+class EncodedState(NamedTuple):
+    """A state as bytes."""
+
+    body: bytes
+    refs: list[bytes]
+    """Digests of the chunks that the body refers to directly."""
+    writer: StateWriter
+    """What was gathered on the way; `chunks` may have to be stored, then `stored` must be called."""
+
+    @property
+    def hash(self) -> bytes:
+        """The state hash."""
+        return hash_body(self.body)
+
+
+class StateCodec(Generic[S]):
+    """Encodes and decodes the states of one type."""
+
+    def __init__(self, state_type: Any) -> None:
+        self.state_type = state_type
+        self.survey: Survey = survey(state_type)
+
+    def encode(self, state: S, *, check: bool = True) -> EncodedState:
+        """Return *state* as bytes; raise `NotEncodableError` for what would not come back.
+
+        Where the annotations do not say what a value is, the bytes are decoded and compared at once, unless
+        *check* is off (for hashing). Full chunks of growing containers are sealed by this.
+        """
+        writer = StateWriter(sort_sets=self.survey.sets)
+        try:
+            body, refs, _ = writer.encode_part(state)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise NotEncodableError(str(error)) from error
+        if check and self.survey.loose and not self._comes_back(state, body, writer):
+            raise NotEncodableError(
+                "a value does not come back as it was: annotate the fields of the state with their types"
+            )
+        return EncodedState(body, refs, writer)
+
+    def decode(self, body: bytes, reader: ChunkReader | None) -> S:
+        """Return the state of *body*; raise ValueError (or a subclass) if it is none."""
+        try:
+            decoded: S = msgspec.msgpack.decode(body, type=self.state_type, dec_hook=decode_hook(reader))
+        except Exception as error:
+            # msgspec's own errors, a class that cannot be resolved, a __post_init__ that refuses: all mean
+            # that these bytes are no state of this type.
+            raise ValueError(str(error)) from error
+        return decoded
+
+    def adopt(self, state: S) -> S:
+        """Return *state* with the types of its annotations bound to its growing containers.
+
+        A `Series` that was made without its item type cannot let its items leave memory.
+        """
+        if not self.survey.growing:
+            return state
+        try:
+            adopted = self.decode(self.encode(state).body, None)
+        except (NotEncodableError, ValueError):
+            return state
+        return adopted if adopted == state else state
+
+    def hash(self, state: S) -> str:
+        """Return the state hash, in hex."""
+        return self.encode(state, check=False).hash.hex()
+
+    def _comes_back(self, state: S, body: bytes, writer: StateWriter) -> bool:
+        def load(ref: bytes) -> bytes:
+            return writer.chunks[ref]
+
+        try:
+            decoded = self.decode(body, ChunkReader(load))
+            return bool(decoded == state) and type(decoded) is type(state)
+        except (ValueError, KeyError):
+            # A chunk that is stored already was checked when it was new; only what is new is looked at.
+            return any(container._unstored.stored is not None for container in writer.containers)
+
+
+def hash_body(body: bytes) -> bytes:
+    """Return the hash of a state's bytes."""
+    return hashlib.blake2b(body, digest_size=STATE_HASH_BYTES, person=b"tailfold.state").digest()
+
+
+def state_hash(state: Any, state_type: Any = None) -> str:
+    """Return the hash of *state* in hex: equal exactly for states with equal bytes. See `StateCodec`."""
+    return StateCodec[Any](state_type if state_type is not None else type(state)).hash(state)
+
+
+def to_plain(value: Any, enc_hook: Callable[[Any], Any] | None = None) -> Any:
+    """Return a state as builtins for people to look at: a series as a list, a table as a dict."""
+    from tailfold.snapshots.series import Series
+
+    def hook(inner: Any) -> Any:
+        if is_growing(inner):
+            return list(inner) if isinstance(inner, Series) else dict(inner.items())
+        if enc_hook is not None:
+            return enc_hook(inner)
+        raise TypeError(f"{type(inner).__qualname__} cannot be shown")
+
+    return msgspec.to_builtins(value, enc_hook=hook, str_keys=True)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from tailfold.engine import Durability, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend.port import Backend
 
@@ -19,7 +19,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("long", settings.get_profile("quick"), max_examples=2000, deadline=None)
-settings.load_profile("long" if os.environ.get("TAILFOLD_TESTS") == "long" else "quick")
+settings.register_profile(
+    "noshrink", settings.get_profile("quick"), phases=[Phase.explicit, Phase.generate], print_blob=True
+)
+settings.load_profile(
+    "long" if os.environ.get("TAILFOLD_TESTS") == "long" else os.environ.get("TAILFOLD_TESTS", "quick")
+)
 
 
 @pytest.fixture(autouse=True)

@@ -98,9 +98,7 @@ def test_a_refused_append_does_not_disturb_its_group(store: Store) -> None:
     store.append("taken", Deposited(1), expected=0)
 
     async def main() -> list[object]:
-        appends = [
-            store.append_async(name, Deposited(1), expected=0) for name in ("a", "taken", "b", "taken", "c")
-        ]
+        appends = [store.append_async(name, Deposited(1), expected=0) for name in ("a", "taken", "b", "taken", "c")]
         return list(await asyncio.gather(*appends, return_exceptions=True))
 
     outcomes = asyncio.run(main())

@@ -57,9 +57,7 @@ def test_a_run_killed_after_any_event_is_resumed_to_the_same_end(
     else:
         assert resumed.returncode == 0
         assert resumed.stdout.startswith(ANSWER)
-        [event] = [
-            e for e in json_lines(tailfold(store, "show", "r-1", "--json")) if e["kind"] == "run_resumed"
-        ]
+        [event] = [e for e in json_lines(tailfold(store, "show", "r-1", "--json")) if e["kind"] == "run_resumed"]
         assert isinstance(event["payload"]["taken_from_pid"], int), "the takeover is recorded"
     assert final_state(store, "r-1") == final_state(unkilled, "r-1")
     [listed] = json_lines(tailfold(store, "list", "--json"))

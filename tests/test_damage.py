@@ -185,9 +185,7 @@ def test_an_earlier_version_can_still_be_shown(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_damaged_pages_never_crash_a_command_and_never_change_an_answer(
-    seed: int, sound: Path, copy: Path
-) -> None:
+def test_damaged_pages_never_crash_a_command_and_never_change_an_answer(seed: int, sound: Path, copy: Path) -> None:
     truth = {command: tailfold(sound, *command).stdout for command in COMMANDS[1:6]}
     chance = random.Random(seed)
     with (copy / "data.mdb").open("r+b") as file:

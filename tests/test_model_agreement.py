@@ -61,9 +61,7 @@ class Agreement(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(stream=NAMES, events=BATCHES, expected=EXPECTED, key=KEYS, fenced=st.booleans())
-    def append(
-        self, stream: str, events: list[Event], expected: int | str, key: str | None, fenced: bool
-    ) -> None:
+    def append(self, stream: str, events: list[Event], expected: int | str, key: str | None, fenced: bool) -> None:
         self.now += 1
         wanted = len(self.model.streams.get(stream, [])) if isinstance(expected, str) else expected
         epoch = 99 if fenced and key is None else None
@@ -175,6 +173,4 @@ class Agreement(RuleBasedStateMachine):
 
 
 TestAgreement = Agreement.TestCase
-TestAgreement.settings = settings(
-    max_examples=settings().max_examples // 2, stateful_step_count=15, deadline=None
-)
+TestAgreement.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=15, deadline=None)

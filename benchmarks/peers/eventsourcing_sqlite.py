@@ -41,9 +41,7 @@ class Sessions(Application[UUID]):  # type: ignore[misc]
 
 def full_fold(path: Path, history: list[Measured]) -> dict[str, Any]:
     """Store *history* in one aggregate, and measure rebuilding it without snapshots."""
-    application = Sessions(
-        env={"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": os.fspath(path)}
-    )
+    application = Sessions(env={"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": os.fspath(path)})
     session = Session()
     for one in history:
         session.measured(one.turn, one.call_id, one.text)

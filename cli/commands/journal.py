@@ -16,12 +16,10 @@ from tailfold.engine import Blob, Opaque, Recorded, Store
 from tailfold.engine.agent.events import RunStarted
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
-from tailfold.snapshots import state_hash
+from tailfold.snapshots import state_hash, to_plain
 
 
-def show(
-    run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None
-) -> None:
+def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None) -> None:
     """Show a journal, one line an event.
 
     Examples:
@@ -41,9 +39,7 @@ def show(
                 say_line(f"{recorded.version:>4}  {clock}  {recorded.kind:<15}{opaque} {content}")
 
 
-def state(
-    run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None
-) -> None:
+def state(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None) -> None:
     """Show the folded state of a run, now or at an earlier version.
 
     Example:
@@ -57,7 +53,7 @@ def state(
             "run": run,
             "version": loaded.version,
             "state_hash": state_hash(loaded.state),
-            "state": msgspec.to_builtins(loaded.state),
+            "state": to_plain(loaded.state),
         }
         if as_json:
             emit(shown)

@@ -95,9 +95,7 @@ def run(
     async def work(opened: Store, on_event: OnEvent) -> RunState:
         chosen, why = await choose_model(model, rule)
         note(f"run {run_id}, model {chosen.name}: {why}")
-        return await start_run(
-            opened, run_id, agent, chosen, question, max_turns=max_turns, on_event=on_event
-        )
+        return await start_run(opened, run_id, agent, chosen, question, max_turns=max_turns, on_event=on_event)
 
     with open_to_start(store) as opened:
         _drive(opened, run_id, work, kill_after, as_json, store)

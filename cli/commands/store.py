@@ -109,6 +109,7 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
             "format": FORMAT_VERSION,
             **usage,
             "event_bytes": sum(sizes.values()),
+            "bytes": _attributed(usage["tables"]),
             "kinds": kinds,
             "schemas": _schemas(opened),
         }
@@ -118,6 +119,7 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
         say(f"store {shown['store']}, format {FORMAT_VERSION}")
         say(f"{usage['streams']} streams, {usage['events']} events, {shown['event_bytes']} bytes of records,")
         say(f"file of {usage['file_bytes']} bytes")
+        say("pages: " + ", ".join(f"{share} {size}" for share, size in shown["bytes"].items()))
         say("")
         rows = [(tag, str(counts[tag]), str(sizes[tag])) for tag in sorted(counts)]
         if rows:
@@ -125,6 +127,23 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
             say("")
         tables = usage["tables"].items()
         table(("TABLE", "ROWS", "BYTES"), [(n, str(t["rows"]), str(t["bytes"])) for n, t in tables])
+
+
+_SHARES = {
+    "events": ("events",),
+    "snapshots": ("snapshots",),
+    "chunks": ("chunks",),
+    "blobs": ("blobs",),
+    "indexes": ("positions", "ids", "names", "streams", "children", "checkpoints"),
+    "other": ("meta", "leases", "kinds"),
+}
+
+
+def _attributed(tables: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes of pages by what they are for."""
+    return {
+        share: sum(tables[name]["bytes"] for name in names if name in tables) for share, names in _SHARES.items()
+    }
 
 
 def _schemas(opened: Store) -> dict[str, list[Any]]:

@@ -36,6 +36,7 @@ from tailfold.engine.agent.events import (
     Usage,
 )
 from tailfold.engine.agent.messages import ModelRequest
+from tailfold.engine.agent.outcomes import ToolErrorText
 from tailfold.engine.agent.state import OpenCall, RunState
 from tailfold.engine.agent.tools import Toolbox
 from tailfold.engine.errors import BadArgument
@@ -79,9 +80,7 @@ class Agent(msgspec.Struct, frozen=True):
 
     def request(self, state: RunState) -> ModelRequest:
         """Return the request that the model is given in this state: the context projection."""
-        return ModelRequest(
-            state.model, self.system, list(state.messages), self.tools.schemas(), self.options
-        )
+        return ModelRequest(state.model, self.system, list(state.messages), self.tools.schemas(), self.options)
 
 
 class Journal(Protocol):
@@ -108,12 +107,6 @@ class Effects(Protocol):
 
 class RecordingEnds(Exception):
     """Replay: the recorded run goes no further than this."""
-
-
-class ToolErrorText(msgspec.Struct, frozen=True):
-    """The outcome of a call that failed."""
-
-    error: str
 
 
 OUTCOME_UNKNOWN = (

@@ -25,13 +25,13 @@ from tailfold.engine.agent.loop import (
     ModelError,
     RecordingEnds,
     Reply,
-    ToolErrorText,
     drive,
 )
 from tailfold.engine.agent.messages import ModelRequest
+from tailfold.engine.agent.outcomes import ToolErrorText, outcome_of
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import OpenCall, RunState, run_fold
-from tailfold.engine.agent.tools import Toolbox, ToolFailed
+from tailfold.engine.agent.tools import Toolbox
 from tailfold.engine.errors import ReplayDiverged
 from tailfold.engine.events import Event
 from tailfold.engine.log import Recorded
@@ -127,16 +127,11 @@ class _RecordedEffects:
                     raise RecordingEnds
                 case other:
                     open_call = next(iter(waiting.values()))
-                    self._recording.diverge(
-                        open_call.call, f"the loop runs a tool, the journal has {other.kind}"
-                    )
+                    self._recording.diverge(open_call.call, f"the loop runs a tool, the journal has {other.kind}")
                     raise AssertionError
             open_call = waiting.pop(call_id)
             if self._live_tools is not None:
-                try:
-                    outcome = await self._live_tools.run(open_call.call)
-                except ToolFailed as failure:
-                    outcome = ToolErrorText(str(failure))
+                outcome = await outcome_of(self._live_tools, open_call.call)
             yield open_call, outcome
 
 

@@ -13,13 +13,13 @@ from tailfold.engine.agent.loop import (
     Model,
     ModelError,
     Reply,
-    ToolErrorText,
     check_max_turns,
     drive,
 )
 from tailfold.engine.agent.messages import ModelRequest
+from tailfold.engine.agent.outcomes import ToolErrorText, in_words, outcome_of, recordable
 from tailfold.engine.agent.state import OpenCall, RunState, first_event, run_fold
-from tailfold.engine.agent.tools import Toolbox, ToolFailed
+from tailfold.engine.agent.tools import Toolbox
 from tailfold.engine.errors import BadArgument, Conflict, RunEnded
 from tailfold.engine.events import Blob, Event
 from tailfold.engine.live import Live
@@ -31,7 +31,6 @@ OnEvent = Callable[[int, Event], None]
 
 RETRY_FIRST_S = 0.25
 RETRY_MOST_S = 8.0
-OUTCOME_BYTES_MAX = 16 << 20
 QUESTION_CHARS_MAX = 100_000
 
 
@@ -84,13 +83,19 @@ class _LiveEffects:
         try:
             reply = await self._model.reply(request)
         except ModelError as error:
-            return error
-        problem = _not_storable(msgspec.structs.asdict(reply))
-        return ModelError(f"the reply cannot be recorded: {problem}") if problem else reply
+            return ModelError(in_words(error))
+        try:
+            calls = [
+                msgspec.structs.replace(call, arguments=recordable(call.arguments)) for call in reply.tool_calls
+            ]
+            recordable([reply.text, [call.name for call in calls], msgspec.structs.asdict(reply.usage)])
+        except ValueError as error:
+            return ModelError(f"the reply cannot be recorded: {in_words(error)}")
+        return msgspec.structs.replace(reply, tool_calls=calls)
 
     async def run(self, calls: Sequence[OpenCall]) -> AsyncIterator[tuple[OpenCall, Any | ToolErrorText]]:
         """Run the calls at the same time; yield each outcome when it is there."""
-        tasks = {asyncio.ensure_future(self._outcome(call)): call for call in calls}
+        tasks = {asyncio.ensure_future(outcome_of(self._tools, call.call)): call for call in calls}
         try:
             waiting = set(tasks)
             while waiting:
@@ -101,23 +106,6 @@ class _LiveEffects:
         finally:
             for task in tasks:
                 task.cancel()
-
-    async def _outcome(self, open_call: OpenCall) -> Any | ToolErrorText:
-        try:
-            result = await self._tools.run(open_call.call)
-        except ToolFailed as failure:
-            return ToolErrorText(str(failure))
-        problem = _not_storable(result)
-        return ToolErrorText(f"the result cannot be recorded: {problem}") if problem else result
-
-
-def _not_storable(value: Any) -> str | None:
-    """Say why *value* cannot stand in an event, or None: what comes from outside must not end the run."""
-    try:
-        size = len(msgspec.msgpack.encode(value))
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        return str(error)
-    return f"it has {size} bytes, the most is {OUTCOME_BYTES_MAX}" if size > OUTCOME_BYTES_MAX else None
 
 
 async def start(
@@ -149,10 +137,10 @@ async def start(
             raise RunExists(run_id)
         journal = _LiveJournal(live, on_event)
         inputs = {name: Blob(content) for name, content in agent.inputs.items()}
-        await journal.record(
-            RunStarted(agent.name, question, model.name, max_turns, inputs, dict(agent.origins))
-        )
-        return await drive(agent, journal, _LiveEffects(model, agent.tools))
+        await journal.record(RunStarted(agent.name, question, model.name, max_turns, inputs, dict(agent.origins)))
+        state = await drive(agent, journal, _LiveEffects(model, agent.tools))
+        live.snapshot()  # nobody appends to it any more: whoever looks at it folds nothing
+        return state
 
 
 async def resume(
@@ -181,7 +169,9 @@ async def resume(
             raise RunEnded(run_id, str(live.state.reason))
         journal = _LiveJournal(live, on_event)
         await journal.record(RunResumed(grant.epoch, grant.previous.pid if grant.previous else None))
-        return await drive(agent, journal, _LiveEffects(model, agent.tools))
+        state = await drive(agent, journal, _LiveEffects(model, agent.tools))
+        live.snapshot()
+        return state
 
 
 def begin_of(store: Store, run_id: str) -> RunStarted:

@@ -24,6 +24,7 @@ from tailfold.engine.agent.messages import Message
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
+from tailfold.snapshots import Series
 
 Status = Literal["new", "running", "ended"]
 
@@ -55,7 +56,7 @@ class RunState(msgspec.Struct):
     open_calls: list[OpenCall] = []
     proposal: str | None = None
     """An answer that the stop rules have not judged yet."""
-    messages: list[Message] = []
+    messages: Series[Message] = msgspec.field(default_factory=Series[Message])
     failures_in_row: int = 0
     failures: int = 0
     resumes: int = 0

@@ -44,14 +44,15 @@ class Tool:
 
     def schema(self) -> ToolSchema:
         """Return the tool as the model sees it."""
-        (schema,), components = msgspec.json.schema_components(
-            [self.arguments], ref_template="#/$defs/{name}"
-        )
+        (schema,), components = msgspec.json.schema_components([self.arguments], ref_template="#/$defs/{name}")
         # Models read one flat object better than references: lift the arguments' own definition out.
-        own = components.pop(self.arguments.__name__, schema)
-        parameters = {key: value for key, value in own.items() if key != "title"}
+        name = self.arguments.__name__
+        own = components.get(name, schema)
+        if f"#/$defs/{name}".encode() not in msgspec.json.encode(components):
+            components.pop(name, None)  # nothing inside refers back to it
+        parameters = _for_models({key: value for key, value in own.items() if key != "title"})
         if components:
-            parameters["$defs"] = components
+            parameters["$defs"] = _for_models({"$defs": components})["$defs"]
         return ToolSchema(self.name, self.description, parameters)
 
     def parse(self, call: ToolCall) -> msgspec.Struct:
@@ -80,6 +81,28 @@ class Tool:
         except Exception as error:
             # An error of the tool is an event that the model sees; it must not take the run down.
             raise ToolFailed(f"{self.name} failed: {type(error).__name__}: {error}") from error
+
+
+_CHECKED_BY_US = {
+    "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "pattern", "multipleOf",
+}  # fmt: skip
+
+
+def _for_models(schema: Any) -> Any:
+    """Leave out the bounds that `Tool.parse` checks: clients drop them, and what is hashed is what is sent."""
+    if isinstance(schema, list):
+        return [_for_models(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in _CHECKED_BY_US}
+    return {
+        # Under these two the keys are names, not keywords.
+        key: {name: _for_models(inner) for name, inner in value.items()}
+        if key in ("properties", "$defs")
+        else _for_models(value)
+        for key, value in kept.items()
+    }
 
 
 class Toolbox:

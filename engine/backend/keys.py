@@ -43,6 +43,9 @@ STREAM_KEY = struct.Struct(">Q")
 ID_KEY = struct.Struct(f">Q{HASH_BYTES}s")
 """ids: stream number, hash of the idempotency key -> `IdRow`."""
 
+SNAPSHOT_KEY = struct.Struct(f">Q8sQ{HASH_BYTES}s")
+"""snapshots: stream number, hash of the fold's name, version, fold id -> row; chunks: digest -> packed."""
+
 FORMAT_KEY = b"format"
 """meta: the format stamp -> `Stamp`."""
 
@@ -75,6 +78,24 @@ class Stamp(msgspec.Struct, frozen=True):
     by: str
 
 
+class SnapshotRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A stored snapshot. Everything but the body may be read without decoding it."""
+
+    fold: str
+    """Name of the fold."""
+    parts: dict[str, str]
+    """The parts of the fold id, each a short hash, so that a miss can be explained."""
+    hash: bytes
+    """Chain hash of the log at the snapshot's version."""
+    state_hash: bytes
+    """Hash of the body before compression."""
+    refs: bytes
+    """Digests of the chunks that the body refers to, joined."""
+    created_ns: int
+    body: bytes
+    """The state, compressed."""
+
+
 class EventKey(NamedTuple):
     """An event key taken apart."""
 
@@ -87,6 +108,7 @@ class EventKey(NamedTuple):
 encode = msgspec.msgpack.Encoder().encode
 decode_stream_row = msgspec.msgpack.Decoder(StreamRow).decode
 decode_id_row = msgspec.msgpack.Decoder(IdRow).decode
+decode_snapshot_row = msgspec.msgpack.Decoder(SnapshotRow).decode
 decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
 
 
@@ -101,6 +123,11 @@ def id_key(stream: int, key: str) -> bytes:
     """Build the key of an idempotency row; the user's key may have any length."""
     digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
     return ID_KEY.pack(stream, digest)
+
+
+def fold_hash(name: str) -> bytes:
+    """Return the hash of a fold's name that stands in snapshot keys."""
+    return hashlib.blake2b(name.encode(), digest_size=8, person=b"tailfold.fold").digest()
 
 
 def kind_key(tag: str, description: bytes) -> bytes:

@@ -7,13 +7,24 @@ checks, through the same rules. Reopening means passing the same object to anoth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailfold.engine.backend import chain, keys, rules
-from tailfold.engine.backend.port import Append, Appended, Durability, Head, Lease, Row
+from tailfold.engine.backend.port import (
+    Append,
+    Appended,
+    Collected,
+    Durability,
+    Head,
+    Lease,
+    Row,
+    SnapshotKey,
+    SnapshotWrite,
+)
 from tailfold.engine.errors import EngineError, RecordDamaged, StreamNotFound
+from tailfold.snapshots.chunks import reachable
 
 
 @dataclass(slots=True)
@@ -22,6 +33,7 @@ class _Stream:
     updated_ns: int
     rows: list[Row] = field(default_factory=list)
     ids: dict[str, keys.IdRow] = field(default_factory=dict)
+    snapshots: dict[tuple[bytes, SnapshotKey], SnapshotWrite] = field(default_factory=dict)
 
     def head(self, name: str) -> Head:
         last = self.rows[-1]
@@ -39,6 +51,7 @@ class MemoryBackend:
         self._leases: dict[str, Lease] = {}
         self._kinds: dict[bytes, bytes] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._chunks: dict[bytes, bytes] = {}
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
         with self._lock:
@@ -61,11 +74,12 @@ class MemoryBackend:
             version += 1
             self._positions.append((name, version))
             stream.rows.append(Row(name, version, len(self._positions), last_hash, data))
+        written = append.snapshot is not None and self._put_snapshot(name, append.snapshot)
         stream.updated_ns = append.time_ns
         self._blobs |= append.blobs
         for tag, description in append.schemas.items():
             self._kinds[keys.kind_key(tag, description)] = description
-        done = Appended(name, first, version, len(self._positions), last_hash, False)
+        done = Appended(name, first, version, len(self._positions), last_hash, False, written)
         if append.key is not None:
             stream.ids[append.key] = keys.IdRow(first, version, done.position, last_hash, append.content)
         return done
@@ -139,12 +153,80 @@ class MemoryBackend:
             self._leases[stream] = new
             return True
 
+    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:  # noqa: D102
+        with self._lock:
+            return self._snapshot_keys(stream, fold, upto)
+
+    def _snapshot_keys(self, stream: str, fold: bytes, upto: int) -> list[SnapshotKey]:
+        found = self._streams.get(stream)
+        held = found.snapshots if found else {}
+        return sorted((k for f, k in held if f == fold and k.version <= upto), reverse=True)
+
+    def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:  # noqa: D102
+        with self._lock:
+            found = self._streams.get(stream)
+            held = found.snapshots.get((fold, key)) if found else None
+            return held.row if held else None
+
+    def folds(self, stream: str) -> list[bytes]:  # noqa: D102
+        with self._lock:
+            found = self._streams.get(stream)
+            return sorted({fold for fold, _ in found.snapshots}) if found else []
+
+    def put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:  # noqa: D102
+        with self._lock:
+            return self._put_snapshot(stream, snapshot)
+
+    def _put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:
+        found = self._streams.get(stream)
+        version = snapshot.key.version
+        if found is None or not 1 <= version <= len(found.rows):
+            return False
+        if found.rows[version - 1].hash != snapshot.hash:
+            return False
+        if any(ref not in snapshot.chunks and ref not in self._chunks for ref in snapshot.needs):
+            return False
+        self._chunks = {**snapshot.chunks, **self._chunks}
+        found.snapshots[snapshot.fold, snapshot.key] = snapshot
+        keys_now = self._snapshot_keys(stream, snapshot.fold, len(found.rows))
+        for key in rules.superseded(keys_now, snapshot.key.fold_id, len(found.rows)):
+            del found.snapshots[snapshot.fold, key]
+        return True
+
+    def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:  # noqa: D102
+        with self._lock:
+            found = self._streams.get(stream)
+            gone = [found.snapshots.pop((fold, key), None) for key in dropped] if found else []
+            return sum(one is not None for one in gone)
+
+    def chunk(self, digest: bytes) -> bytes | None:  # noqa: D102
+        with self._lock:
+            return self._chunks.get(digest)
+
+    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:  # noqa: D102
+        with self._lock:
+            self._chunks |= chunks
+
+    def collect_chunks(self, *, dry_run: bool = False) -> Collected:  # noqa: D102
+        with self._lock:
+            roots = [r for s in self._streams.values() for w in s.snapshots.values() for r in w.needs]
+            live = reachable(roots, self._chunks.get)
+            dead = {ref: data for ref, data in self._chunks.items() if ref not in live}
+            if not dry_run:
+                self._chunks = {ref: data for ref, data in self._chunks.items() if ref in live}
+            return Collected(len(dead), sum(map(len, dead.values())))
+
     def usage(self) -> dict[str, Any]:  # noqa: D102
         with self._lock:
             sizes = [len(row.data) for stream in self._streams.values() for row in stream.rows]
             tables = {
                 "streams": {"rows": len(self._streams), "bytes": 0},
                 "events": {"rows": len(sizes), "bytes": sum(sizes)},
+                "snapshots": {
+                    "rows": sum(len(s.snapshots) for s in self._streams.values()),
+                    "bytes": sum(len(w.row) for s in self._streams.values() for w in s.snapshots.values()),
+                },
+                "chunks": {"rows": len(self._chunks), "bytes": sum(map(len, self._chunks.values()))},
                 "blobs": {"rows": len(self._blobs), "bytes": sum(map(len, self._blobs.values()))},
             }
             return {"tables": tables, "file_bytes": 0, "map_bytes": 0}

@@ -36,6 +36,35 @@ class Durability(Enum):
     lose or damage the whole store. Synced on close. For tests, and for imports that can start over."""
 
 
+class SnapshotKey(NamedTuple):
+    """Where a snapshot stands: it is of *fold* (a hash of its name) with *fold_id*, at *version*."""
+
+    version: int
+    fold_id: bytes
+
+
+class SnapshotWrite(msgspec.Struct, frozen=True, gc=False):
+    """A snapshot ready to write. Derived data: it may be refused or lost without changing an answer."""
+
+    fold: bytes
+    """Hash of the fold's name."""
+    key: SnapshotKey
+    hash: bytes
+    """Chain hash of the stream at the version: not the log's, not written."""
+    row: bytes
+    chunks: Mapping[bytes, bytes]
+    """Packed chunks by digest; those that are there already are not written again."""
+    needs: Sequence[bytes]
+    """Digests that the row refers to; all must be there, or among the chunks, or nothing is written."""
+
+
+class Collected(NamedTuple):
+    """What a garbage collection took, or would take."""
+
+    chunks: int
+    bytes: int
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """One append, ready to commit: the unit that is whole or absent (I5)."""
 
@@ -55,6 +84,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """The lease epoch of the driver, or None for an append outside any lease."""
     blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
     """Content by digest; rows that are there already are not written again."""
+    snapshot: SnapshotWrite | None = None
+    """A snapshot of the stream as it is before this append; written in the same transaction."""
     schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     """Description of the fields by tag, for every kind that this process writes for the first time."""
 
@@ -73,6 +104,8 @@ class Appended(NamedTuple):
     """Chain hash at `last`."""
     repeated: bool
     """True if the idempotency key had been used before with the same content, so nothing was written."""
+    snapshot: bool = False
+    """True if the snapshot that came with the append was written."""
 
 
 class Head(NamedTuple):
@@ -171,6 +204,36 @@ class Backend(Protocol):
 
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:
         """Replace the lease row if it is still *seen*; return whether it was. Durable on return."""
+
+    # -- snapshots: derived data. Losing all of it changes no answer (I14).
+
+    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:
+        """Return the keys of the snapshots of *fold* at versions <= *upto*, newest first."""
+
+    def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:
+        """Return the row of a snapshot, or None."""
+
+    def folds(self, stream: str) -> list[bytes]:
+        """Return the hashes of the folds that have snapshots of *stream*."""
+
+    def put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:
+        """Write a snapshot with its chunks in one transaction, and thin the ladder; durable on return.
+
+        Returns False, with nothing written, if the log has another chain hash at that version or a needed
+        chunk is not there.
+        """
+
+    def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:
+        """Delete snapshots; return how many were there. Their chunks stay until `collect_chunks`."""
+
+    def chunk(self, digest: bytes) -> bytes | None:
+        """Return the packed chunk with this digest, or None."""
+
+    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Write packed chunks over whatever stands under their digests: the repair of lost or damaged ones."""
+
+    def collect_chunks(self, *, dry_run: bool = False) -> Collected:
+        """Delete every chunk that no snapshot reaches, in one transaction; with *dry_run*, only count."""
 
     def usage(self) -> dict[str, Any]:
         """Return sizes in bytes and row counts by table, for people to look at."""

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from tailfold.engine.backend.keys import IdRow
-from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease
+from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease, SnapshotKey
 from tailfold.engine.errors import EngineError, Fenced, KeyReused, WrongVersion
+from tailfold.snapshots import retention
 
 
 def check(
@@ -30,3 +31,16 @@ def check(
     if expected == version or expected == ANY or (expected == EXISTS and version > 0):
         return None
     return WrongVersion(append.stream, "EXISTS" if expected == EXISTS else expected, version)
+
+
+def superseded(newest_first: list[SnapshotKey], fold_id: bytes, head: int) -> list[SnapshotKey]:
+    """Return which snapshots of one fold the ladder no longer keeps, now that *fold_id* has a new one."""
+    own = retention.kept([key.version for key in newest_first if key.fold_id == fold_id], head)
+    others = retention.kept_of_others(
+        [(key.version, key.fold_id) for key in newest_first if key.fold_id != fold_id]
+    )
+    return [
+        key
+        for key in newest_first
+        if (key.version not in own if key.fold_id == fold_id else tuple(key) not in others)
+    ]

@@ -186,9 +186,7 @@ def test_an_empty_question_is_refused(tmp_path: Path) -> None:
 
 def test_the_store_is_found_by_option_then_environment_then_here(store: Path, tmp_path: Path) -> None:
     def listed(*arguments: str, **more: str) -> int:
-        done = subprocess.run(
-            [*PROGRAM, *arguments], cwd=tmp_path, env=environment(**more), capture_output=True
-        )
+        done = subprocess.run([*PROGRAM, *arguments], cwd=tmp_path, env=environment(**more), capture_output=True)
         return done.returncode
 
     assert listed("list") == 6

@@ -42,9 +42,7 @@ def codec() -> Codec:
 
 
 JSONISH = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.text(), st.floats(allow_nan=False)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.text(), st.floats(allow_nan=False)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
     max_leaves=8,
 )
@@ -113,9 +111,7 @@ def test_the_live_state_is_folded_from_what_will_be_read_back(store: Store) -> N
 
 def test_unknown_kinds_are_opaque_kept_byte_for_byte_and_passed_over() -> None:
     backend = MemoryBackend()
-    Store.open(backend=backend).append(
-        "a", [Deposited(1), Noted("hello", {"k": 1}), Deposited(2)], expected=0
-    )
+    Store.open(backend=backend).append("a", [Deposited(1), Noted("hello", {"k": 1}), Deposited(2)], expected=0)
     other = Store.open(backend=backend, events=[Deposited])
     events = [r.event for r in other.read("a")]
     assert events[0] == Deposited(1)

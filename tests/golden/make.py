@@ -49,9 +49,7 @@ def main() -> None:
         path = Path(folder) / "store"
         with Store.open(path, clock=lambda: next(clock)) as store:
             store.append("account", [Deposited(10, "first"), Withdrawn(3)], expected=0, key="k")
-            store.append(
-                "account", Noted("ünï", {"deep": [1, {"x": None}]}), expected=2, causation="account@1"
-            )
+            store.append("account", Noted("ünï", {"deep": [1, {"x": None}]}), expected=2, causation="account@1")
             store.append("files", Attached("a.txt", Blob(b"content " * 50)), expected=0, correlation="talk")
             agent = comparetiers(shipped(), "shipped")
             question = "How much is Notion Plus for 5 seats, billed monthly?"

@@ -33,9 +33,7 @@ def named_model(name: str, rule: Rule) -> Model:
     kind, _, model = name.partition(":")
     if kind == OLLAMA and model.strip():
         return OllamaModel(model)
-    raise BadArgument(
-        f"no model is called {name!r}: use auto, rules, or ollama:NAME (ollama:{DEFAULT_MODEL})"
-    )
+    raise BadArgument(f"no model is called {name!r}: use auto, rules, or ollama:NAME (ollama:{DEFAULT_MODEL})")
 
 
 __all__ = ["DEFAULT_MODEL", "OllamaModel", "Rule", "RuleModel", "choose_model", "named_model"]

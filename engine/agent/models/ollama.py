@@ -44,8 +44,10 @@ class OllamaModel:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S), self._client() as client:
                 listed = await client.list()
+        except (TimeoutError, ConnectionError):
+            return f"no Ollama answers at {self.host}"
         except Exception as error:
-            return f"no Ollama answers at {self.host} ({_in_one_line(error)})"
+            return f"what answers at {self.host} is no Ollama ({_in_one_line(error, 80)})"
         names = {str(entry.model) for entry in listed.models}
         if self.model in names or f"{self.model}:latest" in names:
             return None

@@ -25,12 +25,15 @@ cheapest of several products.
 - Say whether a price is for a month or a year, and as of which date it is.
 - Answer in one to three sentences of plain text, in the language of the question."""
 
+_NUMBER = r"\d[\d,]*+(?:\.\d++)?"  # possessive: a model that repeats digits must not cost quadratic time
 _AMOUNT = re.compile(
-    r"[$€£]\s?(?P<after>\d[\d,]*(?:\.\d+)?)"
-    r"|(?P<before>\d[\d,]*(?:\.\d+)?)\s?(?:[$€£]|USD\b|EUR\b|GBP\b|US dollars?\b|dollars?\b|euros?\b)"
-    r"|(?:USD|EUR|GBP)\s?(?P<code>\d[\d,]*(?:\.\d+)?)",
+    rf"(?P<symbol>[$€£])\s?(?P<after>{_NUMBER})"
+    rf"|\b(?P<code>USD|EUR|GBP)\s?(?P<coded>{_NUMBER})"
+    rf"|(?<![\d.,])(?P<before>{_NUMBER})\s?"
+    r"(?:(?P<sign>[$€£])(?!\s?\d)|(?P<word>USD|EUR|GBP|(?:US )?dollars?|euros?)\b)",
     re.IGNORECASE,
 )
+_CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "dollar": "USD", "us dollar": "USD", "euro": "EUR"}
 _MONEY_FIELDS = ("price", "total", "monthly", "yearly")
 
 
@@ -49,14 +52,21 @@ def comparetiers(catalogue: bytes, origin: str) -> Agent:
 
 def unsupported_amounts(state: RunState, answer: str) -> str | None:
     """Say which amounts of *answer* no tool returned in this run, or None if all are supported."""
-    stated = {match.group(): _decimal(match) for match in _AMOUNT.finditer(answer)}
+    stated = {match.group(): _amount(match) for match in _AMOUNT.finditer(answer)}
     if not stated:
         return None
-    returned: set[Decimal] = set()
+    returned: set[tuple[Decimal, str]] = set()
     for message in state.messages:
         if message.role == "tool":
-            _collect(json.loads(message.content), returned)
-    wrong = [text.strip() for text, amount in stated.items() if amount not in returned]
+            result = json.loads(message.content)
+            currency = result.get("currency", "") if isinstance(result, dict) else ""
+            _collect(result, str(currency).upper(), returned)
+    wrong = [
+        text.strip()
+        for text, (amount, currency) in stated.items()
+        # A result that names no currency supports its amounts in any.
+        if (amount, currency) not in returned and (amount, "") not in returned
+    ]
     if not wrong:
         return None
     return (
@@ -65,22 +75,23 @@ def unsupported_amounts(state: RunState, answer: str) -> str | None:
     )
 
 
-def _decimal(match: re.Match[str]) -> Decimal:
-    digits = match["after"] or match["before"] or match["code"]
-    return Decimal(digits.replace(",", ""))
+def _amount(match: re.Match[str]) -> tuple[Decimal, str]:
+    digits = match["after"] or match["before"] or match["coded"]
+    name = (match["symbol"] or match["sign"] or match["code"] or match["word"]).lower().removesuffix("s")
+    return Decimal(digits.replace(",", "")), _CURRENCIES.get(name, name.upper())
 
 
-def _collect(value: Any, amounts: set[Decimal]) -> None:
+def _collect(value: Any, currency: str, amounts: set[tuple[Decimal, str]]) -> None:
     """Add the amounts that stand in money fields anywhere inside *value*."""
     if isinstance(value, list):
         for item in value:
-            _collect(item, amounts)
+            _collect(item, currency, amounts)
     elif isinstance(value, dict):
         for name, item in value.items():
             if name in _MONEY_FIELDS and isinstance(item, str):
                 try:
-                    amounts.add(Decimal(item))
+                    amounts.add((Decimal(item), currency))
                 except InvalidOperation:
                     continue
             else:
-                _collect(item, amounts)
+                _collect(item, currency, amounts)

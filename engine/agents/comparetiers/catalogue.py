@@ -54,7 +54,9 @@ class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             own = _words(name)
             if words[: len(own)] == own:
                 rest = words[len(own) :]
-                return next((plan for plan in self.plans if _words(plan.name) == rest), None)
+                found = next((plan for plan in self.plans if _words(plan.name) == rest), None)
+                if found is not None:
+                    return found
         return None
 
 
@@ -120,7 +122,7 @@ def _problem(catalogue: Catalogue) -> str | None:
             for price in (plan.monthly, plan.yearly):
                 if price is not None and (not price.is_finite() or not 0 <= price <= PRICE_MOST):
                     return f"{where} has the price {price}"
-            if plan.min_seats < 1 or (plan.max_seats or plan.min_seats) < plan.min_seats:
+            if plan.min_seats < 1 or (plan.max_seats is not None and plan.max_seats < plan.min_seats):
                 return f"{where} has impossible seat limits"
         names = [_words(plan.name) for plan in product.plans]
         if len(set(names)) < len(names) or () in names:

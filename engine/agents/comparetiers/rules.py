@@ -15,7 +15,7 @@ from tailfold.engine.agent.loop import Reply
 from tailfold.engine.agent.messages import ModelRequest
 
 _SEATS = re.compile(
-    r"\b(\d[\d,]*)[\s-]*(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
+    r"(?<![\d,])(\d[\d,]*+)[\s-]*+(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
     r"|\b(?:team|company|group) of (\d[\d,]*)\b",
     re.IGNORECASE,
 )
@@ -24,6 +24,9 @@ _YEARLY = re.compile(r"\b(?:yearly|annual(?:ly)?|(?:per|a|each|by the) year)\b",
 _COMPARE = re.compile(
     r"\b(?:cheap(?:er|est)?|compare|comparing|lowest|least|less|vs|versus|better price|best price)\b",
     re.IGNORECASE,
+)
+_MONEY = re.compile(
+    r"[$€£]\s?\d[\d,.]*+|(?<![\d,.])\d[\d,.]*+\s?(?:[$€£]|(?:USD|EUR|GBP|dollars?|euros?)\b)", re.IGNORECASE
 )
 _TOKEN = re.compile(r"[^\W_]+(?:[.+&'-][^\W_]+)*\+?|[,;:?!()\"/]")
 _STOP = frozenset(
@@ -166,6 +169,8 @@ _STOP = frozenset(
 )
 _ONLY_INSIDE = frozenset({"team", "group", "plus", "pro", "basic", "free", "business", "enterprise"})
 PRODUCTS_MAX = 12
+SEATS_DIGITS_MAX = 9
+"""More digits are more seats than there are people; the tools refuse them in words."""
 PLANS_MAX = 8
 
 
@@ -203,11 +208,10 @@ def understand(question: str) -> Asked:
     seats_found = _SEATS.search(question)
     seats = 1
     if seats_found:
-        seats = int((seats_found[1] or seats_found[2]).replace(",", ""))
-    rest = _SEATS.sub(" , ", question)
-    billings = [
-        name for name, pattern in (("monthly", _MONTHLY), ("yearly", _YEARLY)) if pattern.search(rest)
-    ]
+        digits = (seats_found[1] or seats_found[2]).replace(",", "").lstrip("0") or "0"
+        seats = int(digits) if len(digits) <= SEATS_DIGITS_MAX else 10**SEATS_DIGITS_MAX
+    rest = _MONEY.sub(" , ", _SEATS.sub(" , ", question))
+    billings = [name for name, pattern in (("monthly", _MONTHLY), ("yearly", _YEARLY)) if pattern.search(rest)]
     phrases: list[str] = []
     words: list[str] = []
     for token in [*_TOKEN.findall(rest), ","]:
@@ -255,9 +259,9 @@ def _quotes(asked: Asked, question: str, results: list[tuple[ToolCall, dict[str,
         if "error" in result:
             continue
         product, plans = result["product"], result["plans"]
-        named = _named_plan(str(call.arguments["product"]), product, plans) or _named_plan(
-            question, product, plans
-        )
+        named = _named_plan(str(call.arguments["product"]), product, plans)
+        if named is None and len(results) == 1:  # of several products, none takes a plan named for another
+            named = _named_plan(_SEATS.sub(" ", question), product, plans)
         for plan in [named] if named else plans[:PLANS_MAX]:
             for billing in asked.billings:
                 # A plan that was named is quoted even if it is not sold so: the tool says why.
@@ -278,9 +282,7 @@ def _named_plan(text: str, product: str, plans: list[dict[str, Any]]) -> dict[st
     """Return the plan whose name stands in *text* (the longest, if several do)."""
     text = re.sub(re.escape(product), " ", text, flags=re.IGNORECASE)
     found = [
-        plan
-        for plan in plans
-        if re.search(rf"(?<!\w){re.escape(plan['plan'])}(?![\w+])", text, re.IGNORECASE)
+        plan for plan in plans if re.search(rf"(?<!\w){re.escape(plan['plan'])}(?![\w+])", text, re.IGNORECASE)
     ]
     return max(found, key=lambda plan: len(plan["plan"]), default=None)
 
@@ -300,6 +302,11 @@ def _answer(asked: Asked, results: list[tuple[ToolCall, dict[str, Any]]]) -> str
             lines.append(_quoted(result))
         elif call.name == "compare":
             lines += _compared(call, result)
+    if not lines:
+        for call, result in results:
+            plans = ", ".join(plan["plan"] for plan in result.get("plans", ()))
+            wanted = " or ".join(asked.billings)
+            lines.append(f"{result.get('product', call.name)} has no plan with {wanted} billing; it has: {plans}.")
     if source and any(call.name != "get_plans" for call, _ in results):
         lines.append(f"Prices as of {source['as_of']}; they drift, so check the vendor's page.")
     return "\n".join(lines)

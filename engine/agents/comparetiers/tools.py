@@ -156,6 +156,8 @@ def _cost(product: Product, plan: Plan, seats: int, billing: Billing) -> dict[st
 def _why_not(product: Product, plan: Plan, seats: int, billing: Billing) -> str:
     if plan.max_seats is not None and seats > plan.max_seats:
         return f"{product.name} {plan.name} is for at most {plan.max_seats} seats, not {seats}"
+    if plan.monthly is None and plan.yearly is None:
+        return f"{product.name} {plan.name} is not sold at a listed price"
     other = "yearly" if billing == "monthly" else "monthly"
     return f"{product.name} {plan.name} is not sold with {billing} billing, only {other}"
 

@@ -64,13 +64,13 @@ def sends(value: Any, status: int = 200) -> Answer:
 class FakeOllama:
     """A running server: where it is, what it was asked, and how to stop it."""
 
-    def __init__(self, script: Sequence[Answer], models: Sequence[str], tags_wait_s: float) -> None:
+    def __init__(self, script: Sequence[Answer], models: Sequence[str], tags: Answer | None) -> None:
         self.chats: list[dict[str, Any]] = []
         self.asked = threading.Event()
         """Set once a chat request has come."""
         self.surplus = 0
         """Chat requests that came after the end of the script."""
-        self._server = _Server(self, script, models, tags_wait_s)
+        self._server = _Server(self, script, models, tags)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -87,11 +87,9 @@ class FakeOllama:
 
 
 @contextmanager
-def fake_ollama(
-    *script: Answer, models: Sequence[str] = (), tags_wait_s: float = 0.0
-) -> Iterator[FakeOllama]:
-    """Serve *script* and have *models*; fail if more was asked than the script answers."""
-    server = FakeOllama(script, models, tags_wait_s)
+def fake_ollama(*script: Answer, models: Sequence[str] = (), tags: Answer | None = None) -> Iterator[FakeOllama]:
+    """Serve *script* and have *models*, or answer /api/tags with *tags*; fail if the script is too short."""
+    server = FakeOllama(script, models, tags)
     try:
         yield server
     finally:
@@ -103,12 +101,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # so that closing waits for every handler
 
     def __init__(
-        self, told: FakeOllama, script: Sequence[Answer], models: Sequence[str], tags_wait_s: float
+        self, told: FakeOllama, script: Sequence[Answer], models: Sequence[str], tags: Answer | None
     ) -> None:
         self.told = told
         self.script = list(script)
         self.models = models
-        self.tags_wait_s = tags_wait_s
+        self.tags = tags
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -130,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/api/tags":
             return self._send(fails(404, "not found"))
         listed = [{"name": name, "model": name} for name in self.server.models]
-        return self._send(sends({"models": listed})._replace(wait_s=self.server.tags_wait_s))
+        return self._send(self.server.tags or sends({"models": listed}))
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

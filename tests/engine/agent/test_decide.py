@@ -357,9 +357,7 @@ class World:
             self.happen(answers(number, replied))
         else:
             first = self.state.tool_calls + 1
-            self.happen(
-                wants(number, *[ToolCall(f"c{n}", name, {}) for n, name in enumerate(replied, first)])
-            )
+            self.happen(wants(number, *[ToolCall(f"c{n}", name, {}) for n, name in enumerate(replied, first)]))
 
     def run(self, open_calls: list[OpenCall]) -> None:
         self.ran.update(open_call.call.id for open_call in open_calls)  # all at the same time

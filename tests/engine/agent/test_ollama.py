@@ -61,8 +61,8 @@ def agent() -> Agent:
 
 def request(*messages: Message) -> ModelRequest:
     """Return a request of the real agent, after *messages*."""
-    state = RunState(model="ollama:m", messages=[Message("user", QUESTION), *messages])
-    return agent().request(state)
+    asked = agent().request(RunState(model="ollama:m"))
+    return msgspec.structs.replace(asked, messages=[Message("user", QUESTION), *messages])
 
 
 def within(seconds: float, work: Coroutine[Any, Any, R]) -> R:
@@ -316,10 +316,22 @@ def test_no_server_is_a_reason_that_names_the_host() -> None:
 
 def test_a_server_that_hangs_is_given_up_on_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter, "PROBE_TIMEOUT_S", 0.3)
-    with fake_ollama(models=["m"], tags_wait_s=LONG_S) as server:
+    with fake_ollama(tags=sends({"models": [{"model": "m"}]})._replace(wait_s=LONG_S)) as server:
         why = within(5, OllamaModel("m", host=server.host).unavailable())
     assert why is not None
     assert "no Ollama answers" in why
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [fails(500, "boom"), fails(404, "not found"), sends(b"<html>"), sends([]), Answer(dropped=True)],
+)
+def test_a_server_that_is_no_ollama_is_a_reason_that_names_the_host(tags: Answer) -> None:
+    with fake_ollama(tags=tags) as server:
+        why = within(5, OllamaModel("m", host=server.host).unavailable())
+        assert why is not None
+        assert server.host in why
+        assert "\n" not in why
 
 
 def test_auto_takes_ollama_where_it_has_the_default_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,9 +417,7 @@ FAILED = ["turn_started", "model_failed"]
 HONEST = says("I do not know.")
 
 SCENES = {
-    "answers after a call": Scene(
-        [calls(("quote", NOTION)), says("It is $60.00 a month.")], 2, [*CALLED, *TURN]
-    ),
+    "answers after a call": Scene([calls(("quote", NOTION)), says("It is $60.00 a month.")], 2, [*CALLED, *TURN]),
     "fails twice, then answers": Scene(
         [fails(500, "boom"), Answer(dropped=True), HONEST], 3, [*FAILED, *FAILED, *TURN]
     ),
@@ -426,9 +436,7 @@ SCENES = {
     ),
     "an unknown tool": Scene([calls(("buy", NOTION)), HONEST], 2, [*MISCALLED, *TURN]),
     "a tool without a name": Scene([calls(("", {})), HONEST], 2, [*MISCALLED, *TURN]),
-    "arguments as a JSON string": Scene(
-        [calls(("quote", '{"product": "Notion"}')), HONEST], 2, [*FAILED, *TURN]
-    ),
+    "arguments as a JSON string": Scene([calls(("quote", '{"product": "Notion"}')), HONEST], 2, [*FAILED, *TURN]),
     "an argument that cannot be stored": Scene(
         [calls(("quote", {**NOTION, "seats": 10**30})), HONEST], 2, [*FAILED, *TURN]
     ),

@@ -103,9 +103,7 @@ def test_a_changed_stop_rule_shows_where_it_acts(run: Store) -> None:
 
     inner = decider()
     short = agent(
-        decide=lambda s: (
-            End("budget_exhausted", None) if s.turn == 2 and inner(s) == StartTurn(3) else inner(s)
-        )
+        decide=lambda s: End("budget_exhausted", None) if s.turn == 2 and inner(s) == StartTurn(3) else inner(s)
     )
     with pytest.raises(ReplayDiverged) as diverged:
         again(run, short)

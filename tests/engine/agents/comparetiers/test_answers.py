@@ -5,24 +5,33 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tailfold.engine.agent.messages import Message
-from tailfold.engine.agent.state import RunState
+from tailfold.engine.agent.events import (
+    ModelDecision,
+    RunStarted,
+    ToolCall,
+    ToolCalled,
+    ToolError,
+    ToolResult,
+    TurnStarted,
+    Usage,
+)
+from tailfold.engine.agent.state import RunState, run_fold
 from tailfold.engine.agents.comparetiers.agent import unsupported_amounts
+from tailfold.engine.events import Event
 
 QUOTE = {"price": "12.00", "total": "60.00", "currency": "USD"}
 
 
 def state(*results: Any) -> RunState:
     """Return the state of a run in which tools returned *results*."""
-    messages = [Message("user", "Is it under $99?")]
+    events: list[Event] = [RunStarted("comparetiers", "Is it under $99?", "m", 9), TurnStarted(1)]
     for number, result in enumerate(results, 1):
-        content = msgspec.json.encode(result).decode()
-        messages.append(Message("tool", content, call_id=f"c{number}", tool_name="quote"))
-    return RunState(messages=messages)
+        events.append(ToolCalled(1, ToolCall(f"c{number}", "quote", {}), "read_only"))
+        events.append(ToolResult(1, f"c{number}", result))
+    return run_fold.fold(events)
 
 
 def check(answer: str, *results: Any) -> str | None:
@@ -115,18 +124,22 @@ def test_prices_of_plans_and_offers_count_wherever_they_stand_in_a_result() -> N
 
 
 def test_numbers_that_are_no_money_support_nothing() -> None:
-    returned = {"seats": 5, "billed_seats": 7, "as_of": "2025-01-31", "note": "from $99 on", "total": None}
-    for answer in ("$5", "$7", "$2025", "$99"):
+    returned = {"seats": 5, "billed_seats": 7, "as_of": "2025-01-31", "note": "from $99 on", "plan": "365"}
+    for answer in ("$5", "$7", "$2025", "$99", "$365"):
         assert check(answer, returned) is not None
 
 
 def test_an_error_of_a_tool_supports_nothing() -> None:
-    assert check("$60", {"error": "the total is $60"}) is not None
+    failed = [ToolCalled(1, ToolCall("c1", "quote", {}), "read_only"), ToolError(1, "c1", "the total is $60")]
+    assert unsupported_amounts(run_fold.fold(failed), "It is $60.") is not None
 
 
 def test_what_the_user_or_the_model_said_supports_nothing() -> None:
-    run = RunState(messages=[Message("user", "Is it $60?"), Message("assistant", "It is $60.")])
-    assert unsupported_amounts(run, "It is $60.") is not None
+    said = [
+        RunStarted("comparetiers", "Is it $60?", "m", 9),
+        ModelDecision(1, [], "It is $60.", "hash", Usage()),
+    ]
+    assert unsupported_amounts(run_fold.fold(said), "It is $60.") is not None
 
 
 def test_a_result_that_is_no_object_is_no_problem() -> None:

@@ -176,9 +176,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["as_of", "note", "currency", "products", "name"]), inner, max_size=4
-        )
+        | st.dictionaries(st.sampled_from(["as_of", "note", "currency", "products", "name"]), inner, max_size=4)
     ),
     max_leaves=6,
 )
@@ -217,9 +215,7 @@ def test_any_bytes_that_are_no_catalogue_are_a_bad_argument(content: bytes) -> N
         ("GitLab", "GitLab"),
     ],
 )
-def test_a_product_is_found_by_name_or_alias_in_any_case_and_with_more_words(
-    phrase: str, product: str
-) -> None:
+def test_a_product_is_found_by_name_or_alias_in_any_case_and_with_more_words(phrase: str, product: str) -> None:
     found = SHIPPED.find(phrase)
     assert found is not None
     assert found.name == product
@@ -252,9 +248,7 @@ def test_every_name_finds_its_product_in_any_case_and_before_a_plan(name: Any, d
 
 
 @given(st.sampled_from(NAMES), st.data())
-def test_a_plan_after_any_name_of_its_product_is_the_plan_that_is_meant(
-    name: Any, data: st.DataObject
-) -> None:
+def test_a_plan_after_any_name_of_its_product_is_the_plan_that_is_meant(name: Any, data: st.DataObject) -> None:
     text, product = name
     plan = data.draw(st.sampled_from(product.plans))
     assert product.plan(plan.name.upper()) == plan

@@ -74,6 +74,8 @@ def test_totals_are_exact_where_floats_are_not() -> None:
     assert quote("Slack", "Pro", 7)["total"] == "61.25"
     assert quote("Asana", "Starter", 333_333, "yearly")["total"] == "43959956.04"
     assert quote("Zoom", "Pro", 99)["total"] == "1583.01"
+    tools = small({"name": "Dear", "monthly": "999999999.99", "yearly": None})
+    assert quote("Acme", "Dear", 999_999, tools=tools)["total"] == "999998999990000.01"
 
 
 def test_at_least_the_minimum_of_seats_is_billed() -> None:
@@ -304,5 +306,6 @@ def test_the_tools_are_read_only_and_say_what_they_take() -> None:
     assert schemas["get_plans"]["required"] == ["product"]
     assert schemas["quote"]["required"] == ["product", "plan", "seats", "billing"]
     assert schemas["compare"]["required"] == ["products", "seats", "billing"]
-    assert schemas["quote"]["properties"]["seats"]["minimum"] == 1
+    assert schemas["quote"]["properties"]["seats"]["type"] == "integer"
+    assert schemas["quote"]["properties"]["billing"]["enum"] == ["monthly", "yearly"]
     assert all("$ref" not in json.dumps(parameters) for parameters in schemas.values())

@@ -1,0 +1,325 @@
+"""Snapshots beside the log: finding a usable one, writing one when it is due, healing what was lost.
+
+Everything here is derived data (I14). Whatever is wrong with a snapshot, the state comes from an older usable
+one or from the start: counted, logged once, never a wrong or partial state, never an exception for the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from tailfold.engine.backend import keys
+from tailfold.engine.backend.port import Backend, SnapshotKey, SnapshotWrite
+from tailfold.engine.errors import ChunkLost, EngineError
+from tailfold.engine.fold import Fold
+from tailfold.engine.records import describe
+from tailfold.snapshots import fingerprint
+from tailfold.snapshots.chunks import (
+    ChunkDamagedError,
+    ChunkReader,
+    compress,
+    decompress,
+    pack,
+    unpack,
+)
+from tailfold.snapshots.codec import CODEC_VERSION, EncodedState, NotEncodableError, StateCodec, hash_body
+from tailfold.snapshots.policy import Policy, Progress
+
+S = TypeVar("S")
+logger = logging.getLogger("tailfold")
+
+Refold = Callable[[Fold[Any], str, int], EncodedState]
+"""Folds a stream up to a version without snapshots, and encodes the state: the source of lost chunks."""
+
+
+class FoldFacts(Generic[S]):
+    """What snapshots need to know of a fold: its codec, its id, and the parts of the id."""
+
+    def __init__(self, fold: Fold[S]) -> None:
+        self.codec: StateCodec[S] = StateCodec(fold.state_type)
+        self.name_hash = keys.fold_hash(fold.name)
+        self.handlers = len(fold.handlers)
+        code: list[Any] = [fold.initial, *fold.handlers.values(), *fold.events, *self.codec.survey.classes]
+        source = "pinned" if fold.pinned else fingerprint.part(fingerprint.source_text(code))
+        descriptions = sorted((tag, row.hex()) for tag, row in map(describe, fold.events))
+        self.parts = {
+            "name": fold.name,
+            "version": str(fold.version),
+            "source": source,
+            "state": fingerprint.part(self.codec.survey.text),
+            "events": fingerprint.part(repr(descriptions)),
+            "upcasters": fingerprint.part(""),
+            "codec": str(CODEC_VERSION),
+        }
+        self.fold_id = fingerprint.fold_id(self.parts)
+
+
+@dataclass
+class Counters:
+    """What snapshots did in this store object: for tests, benchmarks and the curious."""
+
+    loads: int = 0
+    hits: int = 0
+    missed: Counter[str] = field(default_factory=Counter)
+    """Why a snapshot that was there was not used, by reason."""
+    events_folded: int = 0
+    """Events decoded and folded by loads."""
+    chunks_loaded: int = 0
+    snapshots_written: int = 0
+    snapshots_refused: int = 0
+    chunks_written: int = 0
+    snapshot_bytes: int = 0
+    chunk_bytes: int = 0
+    chunks_healed: int = 0
+
+
+class HealingReader(ChunkReader):
+    """The chunk reader of one state: a chunk that is lost or damaged is made again by folding the log."""
+
+    def __init__(self, load: Callable[[bytes], bytes], version: int) -> None:
+        super().__init__(load)
+        self.version = version
+        """The version of the state's last snapshot: all of its stored chunks are of the state there."""
+
+
+class Found(NamedTuple, Generic[S]):
+    """A usable snapshot, decoded."""
+
+    state: S
+    version: int
+    bytes: int
+    reader: HealingReader
+
+
+class Due(NamedTuple):
+    """A snapshot that was encoded: to be written with an append, or by itself."""
+
+    write: SnapshotWrite
+    encoded: EncodedState
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """What writing it adds to the store, keys aside."""
+        return len(self.write.row) + sum(map(len, self.write.chunks.values()))
+
+
+class Snapshots:
+    """The snapshots of one store. Thread-safe as far as the backend is; counters are approximate then."""
+
+    def __init__(self, backend: Backend, policy: Policy, *, clock: Callable[[], int]) -> None:
+        self.backend = backend
+        self.policy = policy
+        self.counters = Counters()
+        self.refold: Refold | None = None
+        self._clock = clock
+        self._facts: weakref.WeakKeyDictionary[Fold[Any], FoldFacts[Any]] = weakref.WeakKeyDictionary()
+        self._said: set[tuple[str, str]] = set()
+        self._hopeless: set[str] = set()
+
+    def facts(self, fold: Fold[S]) -> FoldFacts[S]:
+        """Return the facts of *fold*, computed once unless it gets another handler."""
+        known = self._facts.get(fold)
+        if known is None or known.handlers != len(fold.handlers):
+            known = self._facts[fold] = FoldFacts(fold)
+        return known
+
+    # -- find ------------------------------------------------------------------------------------------
+
+    def find(self, stream: str, fold: Fold[S], upto: int) -> Found[S] | None:
+        """Return the newest usable snapshot of *fold* at a version <= *upto*, or None."""
+        facts = self.facts(fold)
+        others: list[SnapshotKey] = []
+        for key in self.backend.snapshot_keys(stream, facts.name_hash, upto=upto):
+            if key.fold_id != facts.fold_id:  # compared before anything is decoded
+                others.append(key)
+                continue
+            found, why = self.decode(stream, fold, facts, key)
+            if found is not None:
+                self.counters.hits += 1
+                return found
+            self._miss(stream, fold, key.version, why)
+        if others:
+            self._miss_of_other_code(stream, fold, facts, others[0])
+        return None
+
+    def decode(
+        self, stream: str, fold: Fold[S], facts: FoldFacts[S], key: SnapshotKey
+    ) -> tuple[Found[S] | None, str]:
+        """Return the state of the snapshot at *key*, or why it is not used."""
+        try:
+            stored = self.backend.snapshot(stream, facts.name_hash, key)
+            if stored is None:
+                return None, "it was deleted meanwhile"
+            row = keys.decode_snapshot_row(stored)
+            if row.hash != self.log_hash(stream, key.version):
+                return None, "it is of another history: its chain hash is not the log's"
+            body = decompress(row.body)
+            if hash_body(body) != row.state_hash:
+                return None, "its bytes were changed"
+            reader = self.reader(stream, fold, key.version)
+            state = facts.codec.decode(body, reader)
+        except (msgspec.MsgspecError, ValueError) as error:
+            return None, f"it cannot be decoded ({error})"
+        except EngineError as error:
+            return None, str(error)
+        return Found(state, key.version, len(stored), reader), ""
+
+    def log_hash(self, stream: str, version: int) -> bytes:
+        """Return the chain hash of the log at *version*; empty if it does not reach it."""
+        rows = self.backend.rows(stream, after=version - 1, upto=version, limit=1)
+        return rows[0].hash if rows else b""
+
+    def reader(self, stream: str, fold: Fold[Any], version: int) -> HealingReader:
+        """Return the reader of one state, whose chunks are those of its snapshot at *version*."""
+
+        def load(ref: bytes) -> bytes:
+            self.counters.chunks_loaded += 1
+            stored = self.backend.chunk(ref)
+            try:
+                if stored is not None:
+                    return unpack(ref, stored)
+                why = f"chunk {ref.hex()} is missing"
+            except ChunkDamagedError as error:
+                why = str(error)
+            return self._heal(stream, fold, healing.version, ref, why)
+
+        healing = HealingReader(load, version)
+        return healing
+
+    def _heal(self, stream: str, fold: Fold[Any], version: int, ref: bytes, why: str) -> bytes:
+        self._say(stream, f"stream {stream!r}, fold {fold.name!r}: {why}. Folding anew to restore it")
+        self.counters.missed["chunk lost or damaged"] += 1
+        # Every chunk of a state is one of its state at its last snapshot: fold to there, and it is made again.
+        assert self.refold is not None
+        payloads = self.refold(fold, stream, version).writer.chunks
+        if ref in payloads:
+            self.backend.put_chunks({ref: pack(data) for ref, data in payloads.items()})
+            self.counters.chunks_healed += 1
+            return payloads[ref]
+        raise ChunkLost(stream, fold.name, ref.hex())
+
+    def _miss(self, stream: str, fold: Fold[Any], version: int, why: str) -> None:
+        self.counters.missed[why.split(" (")[0]] += 1
+        self._say(stream, f"snapshot of {fold.name!r} at {stream!r} version {version} is not used: {why}")
+
+    def _miss_of_other_code(self, stream: str, fold: Fold[S], facts: FoldFacts[S], key: SnapshotKey) -> None:
+        changed = self.changed(stream, facts, key)
+        self.counters.missed[f"other code: {', '.join(changed)}"] += 1
+        if "source" in changed and "version" not in changed:
+            self._say(
+                "",
+                f"the code of fold {fold.name!r} has changed under version {fold.version}: snapshots of the old"
+                " code are not used. Raise its version if it means something else now; pin it if it does not",
+            )
+
+    def changed(self, stream: str, facts: FoldFacts[Any], key: SnapshotKey) -> list[str]:
+        """Return the names of the parts in which the fold id at *key* differs from ours."""
+        stored = self.backend.snapshot(stream, facts.name_hash, key)
+        try:
+            theirs = keys.decode_snapshot_row(stored or b"").parts
+        except msgspec.MsgspecError:
+            return ["unreadable"]
+        return fingerprint.changed_parts(facts.parts, theirs) or ["unknown"]
+
+    def _say(self, stream: str, text: str) -> None:
+        """Warn once for each stream and text."""
+        if (stream, text) not in self._said and len(self._said) < 10_000:
+            self._said.add((stream, text))
+            logger.warning("%s", text)
+
+    # -- write -----------------------------------------------------------------------------------------
+
+    def encode(self, stream: str, fold: Fold[S], state: S, version: int, chain_hash: bytes) -> Due | None:
+        """Encode a snapshot of *state* at *version*; None if the state cannot be encoded (said once)."""
+        if fold.name in self._hopeless:
+            return None
+        begin = time.perf_counter()
+        facts = self.facts(fold)
+        try:
+            encoded = facts.codec.encode(state)
+        except NotEncodableError as error:
+            self._hopeless.add(fold.name)
+            self._say("", f"fold {fold.name!r} has no snapshots, every load folds it from the start: {error}")
+            return None
+        row = keys.SnapshotRow(
+            fold.name,
+            facts.parts,
+            chain_hash,
+            encoded.hash,
+            b"".join(encoded.refs),
+            self._clock(),
+            compress(encoded.body),
+        )
+        write = SnapshotWrite(
+            fold=facts.name_hash,
+            key=SnapshotKey(version, facts.fold_id),
+            hash=chain_hash,
+            row=keys.encode(row),
+            chunks={ref: pack(payload) for ref, payload in encoded.writer.chunks.items()},
+            needs=encoded.refs,
+        )
+        return Due(write, encoded, time.perf_counter() - begin)
+
+    def put(self, stream: str, fold: Fold[Any], due: Due, gathering: Gathering) -> bool:
+        """Write a snapshot by itself; a store that cannot take it goes on without."""
+        try:
+            written = self.backend.put_snapshot(stream, due.write)
+        except EngineError as error:
+            self._say(stream, f"a snapshot of {stream!r} could not be written: {error}")
+            written = False
+        self.settle(stream, fold, due, written, gathering)
+        return written
+
+    def settle(self, stream: str, fold: Fold[Any], due: Due, written: bool, gathering: Gathering) -> None:
+        """Take note of what became of a snapshot; its chunks may leave memory once they are stored."""
+        if not written:
+            self.counters.snapshots_refused += 1
+            return
+        self.counters.snapshots_written += 1
+        self.counters.snapshot_bytes += len(due.write.row)
+        self.counters.chunks_written += len(due.write.chunks)
+        self.counters.chunk_bytes += sum(map(len, due.write.chunks.values()))
+        version = due.write.key.version
+        if gathering.reader is None:
+            gathering.reader = self.reader(stream, fold, version)
+        gathering.reader.version = version
+        due.encoded.writer.stored(gathering.reader)
+
+
+class Gathering:
+    """What has gathered since the last snapshot, of one state that is being folded."""
+
+    def __init__(self, last_bytes: int = 0, reader: HealingReader | None = None) -> None:
+        self.reader = reader
+        self.events = 0
+        self.event_bytes = 0
+        self.fold_s = 0.0
+        self.last_bytes = last_bytes
+        self.last_s = 0.0
+
+    def add(self, events: int, event_bytes: int, fold_s: float) -> None:
+        """Count folded events."""
+        self.events += events
+        self.event_bytes += event_bytes
+        self.fold_s += fold_s
+
+    def progress(self) -> Progress:
+        """Return what a policy sees."""
+        return Progress(self.events, self.event_bytes, self.fold_s, self.last_bytes, self.last_s)
+
+    def begin_anew(self, due: Due | None) -> None:
+        """Start over after a snapshot was written, or could not be."""
+        self.events, self.event_bytes, self.fold_s = 0, 0, 0.0
+        if due is not None:
+            self.last_bytes, self.last_s = due.bytes, due.seconds
+
+
+__all__ = ["Counters", "Due", "FoldFacts", "Found", "Gathering", "HealingReader", "Snapshots"]

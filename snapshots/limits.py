@@ -1,0 +1,23 @@
+"""The figures that policy and retention aim at, in one place, with where they come from."""
+
+from __future__ import annotations
+
+RESUME_BUDGET_MS = 10.0
+"""What folding the tail of a resume may take: well below what a person or a scheduler notices."""
+ASSUMED_EVENT_US = 1.0
+"""Reading, decoding and folding one small event takes 0.3 to 1 µs (benchmarks/fold)."""
+ASSUMED_READ_BYTES_PER_S = 500e6
+"""Reading and decoding large events (benchmarks/fold: 1.7 GB/s; a cold disk is slower)."""
+SHARE_OF_EVENT_BYTES = 0.20
+"""A snapshot is at most this share of the event bytes since the last one, or it waits."""
+SHARE_OF_TIME = 0.15
+"""A snapshot takes at most this share of the time that folding took since the last one, or it waits."""
+
+DENSE = 4
+"""The newest snapshots are all kept."""
+GAP_SHARE = 0.5
+"""Further back, the gap between two kept snapshots grows with the distance from the head, by this share…"""
+GAP_MOST_EVENTS = 50_000
+"""…up to this many events, so that time travel anywhere folds no more (about 50 ms)."""
+OTHER_FOLDS_KEPT = 2
+"""Snapshots of other code (fold ids) of the same fold: the newest of this many are kept."""

@@ -1,0 +1,152 @@
+"""What one encoding of a state gathers: bytes, the chunks that are new, and the references that it rests on."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+from tailfold.snapshots.chunks import ChunkReader, Unstored
+
+
+class Growing(Protocol):
+    """A container that keeps most of itself in chunks: `Series` and `Table`."""
+
+    _unstored: Unstored
+
+    def _root(self, writer: StateWriter) -> Any: ...
+    def _stored(self, stored: set[bytes], reader: ChunkReader) -> None: ...
+
+
+class Typed:
+    """The type of the items of a container, with the decoders that give them."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.key = repr(item)
+        self._loose: bool | None = None
+        self._decoders: dict[int, tuple[ChunkReader | None, Any]] = {}
+
+    @property
+    def loose(self) -> bool:
+        """True if the type does not say what an item is, so that what is encoded has to be compared."""
+        if self._loose is None:
+            from tailfold.snapshots.schema import survey
+
+            self._loose = survey(self.item).loose
+        return self._loose
+
+    def decode_list(self, body: bytes, reader: ChunkReader | None) -> list[Any]:
+        """Decode a msgpack array of items; growing containers inside them load through *reader*."""
+        known = self._decoders.get(id(reader))
+        if known is None or known[0] is not reader:
+            decoder = msgspec.msgpack.Decoder(list[self.item], dec_hook=decode_hook(reader))  # type: ignore[name-defined]
+            self._decoders = {id(reader): (reader, decoder)}
+            known = reader, decoder
+        items: list[Any] = known[1].decode(body)
+        return items
+
+    def convert_list(self, items: Any, reader: ChunkReader | None) -> list[Any]:
+        """Give decoded builtins their types."""
+        return msgspec.convert(items, list[self.item], dec_hook=decode_hook(reader))  # type: ignore[name-defined]
+
+
+class StateWriter:
+    """One encoding of one state. `chunks` are the payloads that may not be stored yet, by digest."""
+
+    def __init__(self, *, sort_sets: bool) -> None:
+        self.chunks: dict[bytes, bytes] = {}
+        self.containers: list[Growing] = []
+        self._sort_sets = sort_sets
+        self._parts: list[tuple[list[bytes], dict[bytes, bytes]]] = []
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._hook)
+
+    def encode_part(self, value: Any) -> tuple[bytes, list[bytes], dict[bytes, bytes]]:
+        """Return the bytes of *value*, and of the growing containers inside it references and unstored chunks."""
+        self._parts.append(([], {}))
+        try:
+            body = self._encoder.encode(self.plain(value) if self._sort_sets else value)
+        finally:
+            refs, inner = self._parts.pop()
+        return body, refs, inner
+
+    def add(self, container: Growing, pending: dict[bytes, bytes], refs: Iterable[bytes]) -> None:
+        """Take a container's unstored chunks, and the references that its root rests on."""
+        self.containers.append(container)
+        self.chunks.update(pending)
+        self._parts[-1][0].extend(refs)
+        self._parts[-1][1].update(pending)
+
+    def stored(self, reader: ChunkReader) -> None:
+        """Tell the containers that everything of this encoding is durable."""
+        stored = set(self.chunks)
+        for container in self.containers:
+            container._stored(stored, reader)
+
+    def _hook(self, value: Any) -> Any:
+        if is_growing(value):
+            return value._root(self)
+        raise TypeError(f"a state cannot hold {type(value).__qualname__}: use dataclasses, Structs, builtins")
+
+    def plain(self, value: Any) -> Any:
+        """Return *value* with sets as sorted lists: their own order changes with the hash seed."""
+        if isinstance(value, set | frozenset):
+            return sorted(map(self.plain, value), key=lambda item: self._encoder.encode(item))
+        if isinstance(value, dict):
+            return {self.plain(key): self.plain(item) for key, item in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(self.plain, value))
+        if isinstance(value, list | tuple):
+            return type(value)(map(self.plain, value))
+        if isinstance(value, msgspec.Struct):
+            names = value.__struct_fields__
+            return self._replaced(value, names, msgspec.structs.force_setattr)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = tuple(field.name for field in dataclasses.fields(value))
+            return self._replaced(value, names, object.__setattr__)
+        if is_growing(value):
+            return self.plain(value._root(self))
+        return value
+
+    def _replaced(self, value: Any, names: tuple[str, ...], put: Callable[[Any, str, Any], None]) -> Any:
+        changed = {}
+        for name in names:
+            before = getattr(value, name)
+            after = self.plain(before)
+            if after is not before:
+                changed[name] = after
+        if not changed:
+            return value
+        replaced = copy.copy(value)
+        for name, after in changed.items():
+            put(replaced, name, after)
+        return replaced
+
+
+def is_growing(value: Any) -> bool:
+    """Say whether *value* is a `Series` or a `Table`."""
+    from tailfold.snapshots.series import Series
+    from tailfold.snapshots.table import Table
+
+    return isinstance(value, Series | Table)
+
+
+def decode_hook(reader: ChunkReader | None) -> Callable[[type, Any], Any]:
+    """Return the msgspec hook that makes growing containers out of their roots."""
+    from typing import get_args, get_origin
+
+    from tailfold.snapshots.series import Series
+    from tailfold.snapshots.table import Table
+
+    def hook(expected: Any, value: Any) -> Any:
+        origin = get_origin(expected) or expected
+        arguments = get_args(expected)
+        if origin is Series:
+            return Series._from_root(Typed(arguments[0] if arguments else Any), value, reader)
+        if origin is Table:
+            return Table._from_root(arguments or (Any, Any), value, reader)
+        raise NotImplementedError(f"a state cannot hold {expected!r}")
+
+    return hook
