@@ -9,9 +9,9 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, fold
+from benchmarks import append, fold, resume
 
-BENCHMARKS = {"append": append, "fold": fold}
+BENCHMARKS = {"append": append, "fold": fold, "resume": resume}
 
 
 def versions() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,17 @@ def percentile(sorted_s: Sequence[float], share: float) -> float:
     """Return the value below which *share* of the sorted durations lie, in ms."""
     index = min(len(sorted_s) - 1, int(len(sorted_s) * share))
     return sorted_s[index] * 1000
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident memory of this program since it was started.
+
+    Not getrusage: its figure survives exec, so a child would report its parent's peak.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def summary(durations_s: list[float]) -> dict[str, float]:

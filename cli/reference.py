@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 from tailfold.cli.exits import Exit
