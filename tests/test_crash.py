@@ -229,3 +229,82 @@ os.kill(os.getpid(), 9)
     )
     with Store.open(backend=LmdbBackend(tmp_path / "s", durability=Durability.DURABLE)) as store:
         assert store.head("a").version == 1000
+
+
+SNAPSHOTTING = """
+import sys
+from tailfold.engine import Store
+from tailfold.snapshots import every
+from tests.growing import Said, Scored, talk
+with Store.open(sys.argv[1], snapshots=every(int(sys.argv[2]))) as store:
+    live = store.live("a", talk)
+    n = live.version
+    while True:
+        n += 1
+        live.append(*[Said(f"p{n % 20}", f"text {n} {i}") for i in range(20)], Scored(f"p{n % 50}", n))
+        print(live.version, flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kill_while_snapshots_are_written_leaves_a_store_that_loads_to_the_right_state(
+    seed: int, tmp_path: Path
+) -> None:
+    from tailfold.engine.loading import refold
+    from tailfold.engine.snapshot_report import verify_snapshots
+
+    from tests.growing import talk
+
+    chance = random.Random(seed)
+    acknowledged = 0
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SNAPSHOTTING, str(tmp_path / "s"), str(chance.choice([21, 50, 300]))],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+        )
+        assert process.stdout is not None
+        for _ in range(chance.randint(1, 60)):
+            acknowledged = int(process.stdout.readline())
+        time.sleep(chance.uniform(0, 0.01))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        with Store.open(tmp_path / "s", create=False) as store:
+            head = store.head("a").version
+            assert head >= acknowledged
+            state = store.load("a", talk).state
+            body = store.snapshots.facts(talk).codec.encode(state, check=False).body
+            assert body == refold(store.log, store.snapshots, "a", talk, head).body
+            found = verify_snapshots(store.log, store.snapshots, "a", talk)
+            assert found.findings == []
+            assert found.compared > 0
+            assert store.verify().findings == []
+            assert store.counters.chunks_healed == 0, "a snapshot and its chunks are written together"
+
+
+def test_a_disk_that_is_full_costs_snapshots_and_no_answer(tmp_path: Path) -> None:
+    """A snapshot that cannot be written is not written; the load that wanted to write it goes on."""
+    script = """
+import resource, signal, sys
+from tailfold.engine import Store
+from tailfold.snapshots import every, never
+from tests.growing import Said, talk
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Store.open(sys.argv[1], snapshots=never) as store:
+    store.append("a", [Said("p", f"text {i}") for i in range(3000)], expected=0)
+with Store.open(sys.argv[1], snapshots=every(100)) as store:
+    import os
+    size = os.stat(sys.argv[1] + "/data.mdb").st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    state = store.load("a", talk).state
+    print(len(state.lines), state.lines[0].text, store.counters.snapshots_written < 30)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["3000", "text", "0", "True"], done.stderr

@@ -14,11 +14,13 @@ from tailfold.cli.reference import EXIT_MEANINGS, render
 from tailfold.engine import Blob, Durability
 from tailfold.engine.agent.decide import __doc__ as decide_doc
 from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.agent.state import run_fold
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.commit import GROUP_MAX
 from tailfold.engine.backend.port import FORMAT_VERSION, HASH_BYTES
 from tailfold.engine.names import KIND_MAX_BYTES, RUN_ID_MAX_CHARS, STREAM_NAME_MAX_BYTES
 from tailfold.engine.records import RECORD_BYTES_MAX, RECORD_FIELDS
+from tailfold.engine.snapshotting import FoldFacts
 
 from tests.cli.command import PROGRAM, environment
 
@@ -60,12 +62,22 @@ def test_the_readmes_transcript_is_what_the_commands_print(tmp_path: Path) -> No
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    [code] = blocks(README, "python")
+    first, growing, laws = blocks(README, "python")
+    for name, code in (("first.py", first), ("test_readme.py", growing + "\n" + laws)):
+        (tmp_path / name).write_text(code)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert "seats_bought" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_readme.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "2 passed" in done.stdout, done.stdout
 
 
 def test_exactly_two_commands_set_everything_up() -> None:
@@ -92,6 +104,9 @@ def test_the_cli_reference_is_generated_from_this_code() -> None:
 def test_the_design_tables_are_the_constants() -> None:
     assert first_column(DESIGN, "| table | key | value |") == list(keys.TABLES)
     assert first_column(DESIGN, "| field | type |") == list(RECORD_FIELDS)
+    assert first_column(DESIGN, "| field | what |") == list(keys.SnapshotRow.__struct_fields__)
+    parts = first_column(DESIGN, "| part | covers |")
+    assert parts == list(FoldFacts(run_fold).parts)
     assert first_column(DESIGN, "| durability | acknowledged means") == [d.value for d in Durability]
     constants = {
         "format version": f"{FORMAT_VERSION}",
@@ -111,7 +126,7 @@ def test_the_design_tables_are_the_constants() -> None:
 
 def test_the_invariants_name_tests_that_exist() -> None:
     rows = re.findall(r"^\| (I\d+) \|.*\| (tests/\S+) \|$", DESIGN, re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 13
     for invariant, path in rows:
         assert invariant.lower() in (ROOT / path).read_text().lower(), (invariant, path)
 
