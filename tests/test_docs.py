@@ -63,13 +63,21 @@ def test_the_readmes_transcript_is_what_the_commands_print(tmp_path: Path) -> No
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
     first, growing, laws = blocks(README, "python")
-    for name, code in (("first.py", first), ("test_readme.py", growing + "\n" + laws)):
+    definitions, use = re.split(r"\n+with Store", growing, maxsplit=1)
+    programs = {
+        "first.py": first,
+        "chat_room.py": definitions,
+        "second.py": f"from chat_room import *\nwith Store{use}",
+        "test_readme.py": laws,
+    }
+    for name, code in programs.items():
         (tmp_path / name).write_text(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "seats_bought" in done.stdout
+    for name, printed in (("first.py", "seats_bought"), ("second.py", "")):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", name], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert printed in done.stdout
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_readme.py"],
         cwd=tmp_path,
