@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.port import Backend, SnapshotKey, SnapshotWrite
+from tailfold.engine.backend.port import Backend, Collected, SnapshotKey, SnapshotWrite
 from tailfold.engine.errors import ChunkLost, EngineError
 from tailfold.engine.fold import Fold
 from tailfold.engine.records import describe
@@ -34,6 +34,9 @@ from tailfold.snapshots.policy import Policy, Progress
 
 S = TypeVar("S")
 logger = logging.getLogger("tailfold")
+
+COLLECT_AFTER_BYTES = 16 << 20
+"""Chunks are collected at the earliest when this much was written through one store object."""
 
 Refold = Callable[[Fold[Any], str, int], EncodedState]
 """Folds a stream up to a version without snapshots, and encodes the state: the source of lost chunks."""
@@ -78,6 +81,7 @@ class Counters:
     snapshot_bytes: int = 0
     chunk_bytes: int = 0
     chunks_healed: int = 0
+    chunks_collected: int = 0
 
 
 class HealingReader(ChunkReader):
@@ -123,6 +127,8 @@ class Snapshots:
         self._facts: weakref.WeakKeyDictionary[Fold[Any], FoldFacts[Any]] = weakref.WeakKeyDictionary()
         self._said: set[tuple[str, str]] = set()
         self._hopeless: set[str] = set()
+        self._uncollected_bytes = 0
+        self._collect_at_bytes = COLLECT_AFTER_BYTES
 
     def facts(self, fold: Fold[S]) -> FoldFacts[S]:
         """Return the facts of *fold*, computed once unless it gets another handler."""
@@ -292,6 +298,26 @@ class Snapshots:
             gathering.reader = self.reader(stream, fold, version)
         gathering.reader.version = version
         due.encoded.writer.stored(gathering.reader)
+        self._uncollected_bytes += sum(map(len, due.write.chunks.values()))
+        if self._uncollected_bytes >= self._collect_at_bytes:
+            self.collect()
+
+    def collect(self) -> Collected:
+        """Delete the chunks that no snapshot reaches. Done by itself whenever as much was written as is kept.
+
+        A `Table` leaves old leaves behind when its snapshots are thinned; a `Series` never does. The cost is
+        proportional to what is kept, so that collecting takes a bounded share of writing.
+        """
+        self._uncollected_bytes = 0
+        try:
+            collected = self.backend.collect_chunks()
+        except EngineError as error:
+            self._say("", f"chunks could not be collected: {error}")
+            return Collected(0, 0)
+        self.counters.chunks_collected += collected.chunks
+        kept_bytes = self.backend.usage()["tables"]["chunks"]["bytes"]
+        self._collect_at_bytes = max(COLLECT_AFTER_BYTES, kept_bytes)
+        return collected
 
 
 class Gathering:

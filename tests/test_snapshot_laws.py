@@ -423,6 +423,22 @@ def test_retention_thins_the_ladder_and_collection_takes_the_rows_away(backend: 
     assert loaded(store, "a", talk) == truth(store, "a", talk, 3001)
 
 
+def test_a_table_that_changes_for_ever_does_not_fill_the_store(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailfold.engine.snapshotting.COLLECT_AFTER_BYTES", 50_000)
+    store = Store.open(backend=backend, snapshots=every(20))
+    live = store.live("a", talk)
+    sizes = []
+    for i in range(4000):
+        live.append(Scored(f"p{i % 300}", 1))
+        if i % 500 == 499:
+            sizes.append(store.usage()["tables"]["chunks"]["rows"])
+    assert store.counters.chunks_collected > 1000
+    assert sizes[-1] < 3 * sizes[1], sizes
+    assert loaded(store, "a", talk) == truth(store, "a", talk, 4000)
+
+
 def test_a_live_handle_whose_chunks_were_collected_goes_on(backend: Any) -> None:
     store = filled(backend, 2000)
     live = store.live("a", talk)

@@ -14,7 +14,13 @@ from tailfold.engine.backend import keys
 from tests.cli.command import QUESTION, environment, json_lines, tailfold
 from tests.surgery import change_row, flip
 
-READS = (("state", "r-1"), ("state", "r-1", "--at", "5"), ("show", "r-1"), ("list",), ("export", "r-1"))
+READS: tuple[tuple[str, ...], ...] = (
+    ("state", "r-1"),
+    ("state", "r-1", "--at", "5"),
+    ("show", "r-1"),
+    ("list",),
+    ("export", "r-1"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,17 +13,14 @@ import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages
+from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
-    HASH_BYTES,
     Append,
     Appended,
-    Collected,
     Durability,
     Head,
     Lease,
     Row,
-    SnapshotKey,
-    SnapshotWrite,
 )
 from tailfold.engine.errors import (
     EngineError,
@@ -35,7 +31,6 @@ from tailfold.engine.errors import (
     StoreFull,
     StreamNotFound,
 )
-from tailfold.snapshots.chunks import reachable
 
 PAGE_BYTES_MAX = 4 << 20
 """`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
@@ -48,7 +43,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend:
+class LmdbBackend(SnapshotRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -337,128 +332,6 @@ class LmdbBackend:
 
     def lease(self, stream: str) -> Lease | None:  # noqa: D102
         return self._read(lambda txn: self._lease(txn, stream))
-
-    # -- snapshots -------------------------------------------------------------------------------------
-
-    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:  # noqa: D102
-        def work(txn: _Txn) -> list[SnapshotKey]:
-            known = self._stream(txn, stream)
-            return self._snapshot_keys(txn, known[0], fold, upto) if known else []
-
-        return self._read(work)
-
-    def _snapshot_keys(self, txn: _Txn, number: int, fold: bytes, upto: int) -> list[SnapshotKey]:
-        cursor = txn.cursor(self._snapshots)
-        past = keys.SNAPSHOT_KEY.pack(number, fold, upto + 1, b"")
-        found = cursor.prev() if cursor.set_range(past) else cursor.last()
-        prefix = past[: -8 - HASH_BYTES]
-        here: list[SnapshotKey] = []
-        if found:
-            for key in cursor.iterprev(keys=True, values=False):
-                if not key.startswith(prefix):
-                    break
-                _, _, version, fold_id = keys.SNAPSHOT_KEY.unpack(key)
-                here.append(SnapshotKey(version, fold_id))
-        return here
-
-    def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:  # noqa: D102
-        def work(txn: _Txn) -> bytes | None:
-            known = self._stream(txn, stream)
-            if known is None:
-                return None
-            return txn.get(keys.SNAPSHOT_KEY.pack(known[0], fold, *key), db=self._snapshots)
-
-        return self._read(work)
-
-    def folds(self, stream: str) -> list[bytes]:  # noqa: D102
-        def work(txn: _Txn) -> list[bytes]:
-            known = self._stream(txn, stream)
-            cursor = txn.cursor(self._snapshots)
-            found: list[bytes] = []
-            at = keys.STREAM_KEY.pack(known[0]) if known else b""
-            while known and cursor.set_range(at):
-                number, fold, _, _ = keys.SNAPSHOT_KEY.unpack(cursor.key())
-                if number != known[0]:
-                    break
-                found.append(fold)
-                at = keys.SNAPSHOT_KEY.pack(number, fold, (1 << 64) - 1, b"\xff" * HASH_BYTES) + b"\0"
-            return found
-
-        return self._read(work)
-
-    def put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:  # noqa: D102
-        def work(txn: _Txn) -> bool:
-            known = self._stream(txn, stream)
-            if known is None:
-                return False
-            number, row = known
-            event = txn.cursor(self._events)
-            prefix = keys.EVENT_PREFIX.pack(number, snapshot.key.version)
-            if not event.set_range(prefix) or not event.key().startswith(prefix):
-                return False
-            if keys.split_event_key(event.key()).hash != snapshot.hash:
-                return False
-            return self._put_snapshot(txn, number, row.version, snapshot)
-
-        return self._write(work)
-
-    def _put_snapshot(self, txn: _Txn, number: int, head: int, snapshot: SnapshotWrite) -> bool:
-        """Write a snapshot and thin the ladder, unless a chunk that it needs was collected meanwhile."""
-        has = txn.cursor(self._chunks).set_key
-        if not all(ref in snapshot.chunks or has(ref) for ref in snapshot.needs):
-            return False
-        for digest, packed in snapshot.chunks.items():
-            txn.put(digest, packed, overwrite=False, db=self._chunks)
-        txn.put(
-            keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *snapshot.key),
-            snapshot.row,
-            db=self._snapshots,
-        )
-        here = self._snapshot_keys(txn, number, snapshot.fold, head)
-        for key in rules.superseded(here, snapshot.key.fold_id, head):
-            txn.delete(keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *key), db=self._snapshots)
-        return True
-
-    def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:  # noqa: D102
-        def work(txn: _Txn) -> int:
-            known = self._stream(txn, stream)
-            if known is None:
-                return 0
-            rows = (keys.SNAPSHOT_KEY.pack(known[0], fold, *key) for key in dropped)
-            return sum(txn.delete(row, db=self._snapshots) for row in rows)
-
-        return self._write(work)
-
-    def chunk(self, digest: bytes) -> bytes | None:  # noqa: D102
-        return self._read(lambda txn: txn.get(digest, db=self._chunks))
-
-    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:  # noqa: D102
-        def work(txn: _Txn) -> None:
-            for digest, packed in chunks.items():
-                txn.put(digest, packed, db=self._chunks)
-
-        self._write(work)
-
-    def collect_chunks(self, *, dry_run: bool = False) -> Collected:  # noqa: D102
-        def work(txn: _Txn) -> Collected:
-            # One transaction: no snapshot can be written between marking and sweeping.
-            roots: list[bytes] = []
-            for _, row in txn.cursor(self._snapshots).iternext():
-                with suppress(msgspec.MsgspecError):  # a damaged snapshot keeps nothing alive
-                    refs = keys.decode_snapshot_row(row).refs
-                    roots += [refs[i : i + HASH_BYTES] for i in range(0, len(refs), HASH_BYTES)]
-            live = reachable(roots, lambda ref: txn.get(ref, db=self._chunks))
-            dead = [
-                (digest, len(packed))
-                for digest, packed in txn.cursor(self._chunks).iternext()
-                if digest not in live
-            ]
-            if not dry_run:
-                for digest, _ in dead:
-                    txn.delete(digest, db=self._chunks)
-            return Collected(len(dead), sum(size for _, size in dead))
-
-        return self._read(work) if dry_run else self._write(work)
 
     def usage(self) -> dict[str, Any]:  # noqa: D102
         def work(txn: _Txn) -> dict[str, Any]:
