@@ -14,6 +14,7 @@ from tailfold.engine import Store
 from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.backend.lmdb import check_pages
 from tailfold.engine.errors import EngineError, StoreDamaged
+from tailfold.snapshots import never
 
 PAGE_CHECK_BYTES_MAX = 64 << 20
 """A command that writes checks every page of stores up to this size first; verify does so at any size."""
@@ -58,7 +59,7 @@ def check_before_writing(store: Store, path: Path) -> None:
 
 
 def _look(path: Path, look: Callable[[Store], object]) -> None:
-    with Store.open(path, create=False, events=AGENT_EVENTS) as store:
+    with Store.open(path, create=False, events=AGENT_EVENTS, snapshots=never) as store:
         look(store)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib import metadata
@@ -76,6 +77,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command; return its exit code. No traceback reaches the user, unless TAILFOLD_DEBUG is set."""
+    logging.basicConfig(format="tailfold: %(message)s", level=logging.WARNING)
     try:
         code = app(arguments, prog_name="tailfold", standalone_mode=False)
         sys.stdout.flush()

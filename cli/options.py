@@ -12,6 +12,7 @@ from tailfold.engine import Store
 from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.errors import BadArgument, StreamNotFound
 from tailfold.engine.names import check_stream_name
+from tailfold.snapshots import never
 
 STORE_VARIABLE = "TAILFOLD_STORE"
 STORE_DEFAULT = ".tailfold"
@@ -49,8 +50,13 @@ def store_path(given: Path | None) -> Path:
     return Path(os.environ.get(STORE_VARIABLE) or STORE_DEFAULT)
 
 
-def open_store(given: Path | None, *, create: bool = False) -> Store:
-    """Open the store that the options name, for a command that has probed it, or makes it."""
+def open_store(given: Path | None) -> Store:
+    """Open the store that the options name, for a command that only reads: it writes no snapshots either."""
+    return Store.open(store_path(given), create=False, events=AGENT_EVENTS, snapshots=never)
+
+
+def open_to_drive(given: Path | None, *, create: bool = False) -> Store:
+    """Open the store that the options name for driving a run; make it if *create*."""
     return Store.open(store_path(given), create=create, events=AGENT_EVENTS)
 
 
@@ -75,7 +81,7 @@ def open_to_start(given: Path | None) -> Store:
     path = store_path(given)
     if (path / "data.mdb").exists():
         probe(path, lambda store: check_before_writing(store, path))
-    return open_store(given, create=True)
+    return open_to_drive(given, create=True)
 
 
 def open_to_resume(given: Path | None, run: str) -> Store:
@@ -87,7 +93,7 @@ def open_to_resume(given: Path | None, run: str) -> Store:
         _check_run(store, run)
 
     probe(path, look)
-    return open_store(given)
+    return open_to_drive(given)
 
 
 def open_all(given: Path | None) -> Store:

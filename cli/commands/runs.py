@@ -45,7 +45,7 @@ from tailfold.engine.agent.runtime import start as start_run
 from tailfold.engine.agent.state import RunState, run_fold
 from tailfold.engine.agents.comparetiers import NAME, comparetiers, rule, shipped
 from tailfold.engine.agents.comparetiers.agent import CATALOGUE_INPUT
-from tailfold.engine.errors import BadArgument, ReplayDiverged
+from tailfold.engine.errors import BadArgument, ReplayDiverged, RunEnded
 from tailfold.engine.names import check_run_id
 
 SHIPPED = "shipped with tailfold"
@@ -116,7 +116,8 @@ def resume(
 ) -> None:
     """Take up a run where its journal ends: nothing that was done is done or paid for again.
 
-    The run keeps its model and the catalogue that it started with.
+    The run keeps its model and the catalogue that it started with. A run that has ended is not driven again: its
+    answer is printed, and the exit code is 3.
 
     Example:
 
@@ -135,7 +136,15 @@ def resume(
         )
 
     with open_to_resume(store, run) as opened:
-        _drive(opened, run, work, kill_after, as_json, store)
+        try:
+            _drive(opened, run, work, kill_after, as_json, store)
+        except RunEnded:
+            state, version = opened.load(run, run_fold)
+            if as_json:
+                emit(_summary(run, version, state))
+            elif state.answer is not None:
+                say(state.answer)
+            raise
 
 
 def replay(
