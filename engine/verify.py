@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.port import Head, Row
 from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
 from tailfold.engine.events import Blob
-from tailfold.engine.log import Log
+from tailfold.engine.log import ROWS_PER_PAGE, Log
 from tailfold.engine.records import blobs_in
 
 FINDINGS_MAX = 1000
@@ -93,7 +94,7 @@ def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Prog
     events = 0
     position = 0
     try:
-        for row in log.rows(stream, after=0, upto=head.version):
+        for row, where in _placed(log, log.rows(stream, after=0, upto=head.version)):
             events += 1
             expected = chain.link(expected, chain.digest(row.data))
             if row.hash != expected:
@@ -104,7 +105,7 @@ def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Prog
                     Finding(stream, row.version, f"position {row.position} is not past {position} (I2)")
                 )
             position = row.position
-            if log.backend.position(row.position) != (stream, row.version):
+            if where != (stream, row.version):
                 findings.append(
                     Finding(
                         stream,
@@ -131,6 +132,22 @@ def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Prog
     if progress:
         progress(events % 1000)
     return events
+
+
+def _placed(log: Log, rows: Iterator[Row]) -> Iterator[tuple[Row, tuple[str, int] | None]]:
+    """Yield each row with what its position stands for, looked up page by page."""
+    error: Exception | None = None
+    while error is None:
+        page: list[Row] = []
+        try:
+            page.extend(islice(rows, ROWS_PER_PAGE))
+        except Corruption as found:
+            error = found
+        if not page:
+            break
+        yield from zip(page, log.backend.where([row.position for row in page]), strict=True)
+    if error is not None:
+        raise error
 
 
 def _verify_reference(log: Log, row: Row, digest: bytes, findings: list[Finding]) -> None:

@@ -159,7 +159,7 @@ class Agreement(RuleBasedStateMachine):
                 assert [r.version for r in rows] == list(range(1, head.version + 1)), "I1"
                 assert rows[-1].hash == head.hash, "I4"
                 for row in rows:
-                    assert store.backend.position(row.position) == (row.stream, row.version), "I3"
+                    assert store.backend.where([row.position]) == [(row.stream, row.version)], "I3"
                     key = (name, row.stream, row.version)
                     assert self.frozen.setdefault(key, row) == row, "I6: committed bytes changed"
                 expected: Account = account.fold(self.model.streams[head.stream])

@@ -123,10 +123,10 @@ class MemoryBackend:
             where = self._positions[after : after + limit]
             return [self._streams[name].rows[version - 1] for name, version in where]
 
-    def position(self, position: int) -> tuple[str, int] | None:  # noqa: D102
+    def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:  # noqa: D102
         with self._lock:
-            inside = 1 <= position <= len(self._positions)
-            return self._positions[position - 1] if inside else None
+            there = self._positions
+            return [there[p - 1] if 1 <= p <= len(there) else None for p in positions]
 
     def blob(self, digest: bytes) -> bytes | None:  # noqa: D102
         with self._lock:

@@ -187,8 +187,8 @@ class Backend(Protocol):
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:
         """Return up to *limit* rows of the whole store with position > *after*, in commit order."""
 
-    def position(self, position: int) -> tuple[str, int] | None:
-        """Return the (stream, version) that *position* stands for, or None (I3)."""
+    def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:
+        """Return the (stream, version) that each of *positions* stands for, or None (I3)."""
 
     def blob(self, digest: bytes) -> bytes | None:
         """Return the content with this digest, or None."""

@@ -303,14 +303,21 @@ class LmdbBackend(SnapshotRows):
 
         return self._read(work)
 
-    def position(self, position: int) -> tuple[str, int] | None:  # noqa: D102
-        def work(txn: _Txn) -> tuple[str, int] | None:
-            where = txn.get(keys.POSITION_KEY.pack(position), db=self._positions)
-            if where is None:
-                return None
-            number, version = keys.POSITION_ROW.unpack(where)
-            row = self._stream_row(txn, keys.STREAM_KEY.pack(number), f"#{number}")
-            return row.name, version
+    def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:  # noqa: D102
+        def work(txn: _Txn) -> list[tuple[str, int] | None]:
+            names: dict[int, str] = {}
+            found: list[tuple[str, int] | None] = []
+            for position in positions:
+                where = txn.get(keys.POSITION_KEY.pack(position), db=self._positions)
+                if where is None:
+                    found.append(None)
+                    continue
+                number, version = keys.POSITION_ROW.unpack(where)
+                if number not in names:
+                    row = self._stream_row(txn, keys.STREAM_KEY.pack(number), f"#{number}")
+                    names[number] = row.name
+                found.append((names[number], version))
+            return found
 
         return self._read(work)
 
