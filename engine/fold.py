@@ -89,6 +89,10 @@ class Fold(Generic[S]):
         """The event types that this fold handles."""
         return tuple(self._handlers)
 
+    def __fingerprint__(self) -> Any:
+        """What a fold is made of, for the fold id of another fold that uses it."""
+        return (self.name, self.version, self.strict, self.initial, dict(self._handlers))
+
     def evolve(self, state: S, event: Event) -> S:
         """Return the state after *event*. The given state may have been changed in place."""
         handler = self._handlers.get(type(event))

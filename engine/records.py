@@ -7,6 +7,7 @@ place where upcasters enter: an older version gets a class whose payload is lift
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -268,6 +269,7 @@ def blobs_in(data: bytes) -> list[bytes]:
     return [digest for digest in found if len(digest) == Blob.DIGEST_BYTES]
 
 
+@functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
     fields = [

@@ -80,6 +80,7 @@ class _Walk:
             self.sets = True
             self.growing = self.growing or cls in (Series, Table)
         elif issubclass(cls, Enum):
+            self.classes.append(cls)
             self.shapes[self._name(cls)] = ", ".join(f"{m.name}={m.value!r}" for m in cls)
         else:
             self._shape(cls)
@@ -104,6 +105,10 @@ class _Walk:
             self.loose = self.sets = True
             hints = dict(getattr(cls, "__annotations__", {}))
         fields = []
+        if isinstance(cls, type) and issubclass(cls, msgspec.Struct):
+            config = cls.__struct_config__
+            fields.append(f"tag={config.tag!r}/{config.tag_field!r} array={config.array_like}")
+            fields += [f"{i.name} as {i.encode_name} default {i.default!r}" for i in msgspec.structs.fields(cls)]
         for field, annotation in hints.items():
             if typing.get_origin(annotation) is typing.ClassVar:
                 continue

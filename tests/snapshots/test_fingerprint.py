@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tailfold.snapshots import fingerprint
+from tailfold.snapshots import fingerprint, source
 
 BASE = '''
 from helper import rate
@@ -127,8 +127,8 @@ def test_a_file_that_was_edited_after_loading_is_not_believed(tmp_path: Path) ->
     module = load(tmp_path, BASE)
     path = Path(str(module.__file__))
     path.write_text(BASE.replace("return x + 1", "return x + 2"))
-    fingerprint._module.cache_clear()
-    fingerprint._source.cache_clear()
+    source._module.cache_clear()
+    source.source_of.cache_clear()
     running = fingerprint.source_text([module.handler])
     assert "bytecode" in running, "the text is not what runs, so it is not what is hashed"
 
@@ -149,7 +149,7 @@ def test_recursion_and_cycles_end(tmp_path: Path) -> None:
 
 def test_packages_of_others_count_by_version(tmp_path: Path) -> None:
     text = "import msgspec\ndef handler(s, e):\n    return msgspec.json.encode(e)\n"
-    assert "package msgspec: msgspec " in mark(tmp_path, text)
+    assert "package msgspec " in mark(tmp_path, text)
 
 
 def test_it_is_the_same_in_a_process_with_another_hash_seed(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_it_is_the_same_in_a_process_with_another_hash_seed(tmp_path: Path) -> N
 import sys, importlib.util
 sys.path.insert(0, {str(Path(str(module.__file__)).parent)!r})
 import program
-from tailfold.snapshots import fingerprint
+from tailfold.snapshots import fingerprint, source
 print(fingerprint.part(fingerprint.source_text([program.handler])))
 """
     marks = {
