@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tailfold.engine import Store
+from tailfold.snapshots import never
 
 from benchmarks.events import Measured, Totals, events, totals
 
@@ -35,13 +36,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _measure(folder: Path, count: int, text_bytes: int, peer_count: int) -> dict[str, Any]:
     batch = events(min(count, 1000), text_bytes)
-    with Store.open(folder / "store") as store:
+    with Store.open(folder / "store", snapshots=never) as store:
         version = 0
         while version < count:
             version = store.append("fold", batch[: count - version], expected=version).last
         load_s = _median(lambda: store.load("fold", totals))
         state = store.load("fold", totals).state
         assert state.events == count
+        assert store.counters.hits == 0, "every load folds all"
         scan_s = _median(lambda: _scan(store, count))
         decode_s = _median(lambda: _decode(store, count))
     history: list[Measured] = (batch * (count // len(batch) + 1))[:count]

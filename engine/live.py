@@ -109,6 +109,7 @@ class Live(Generic[S]):
 
         Worth it when nobody will append for a while, as at the end of a run. Durable on return.
         """
+        self._check_sound()
         due = self._encoded() if self.version else None
         return due is not None and self._snapshots.put(self.stream, self._fold, due, self._gathering)
 
@@ -118,12 +119,14 @@ class Live(Generic[S]):
 
     def _due(self) -> Due | None:
         """Return the snapshot that goes with the next append, if one is due: of the state as it is now."""
-        if self._spoilt:
-            raise EngineError(f"the state of {self.stream!r} is spoilt by a fold that failed: refresh the handle")
-        gathering = self._gathering
-        if not self.version or not self._snapshots.policy.due(gathering.progress()):
+        self._check_sound()
+        if not self.version or not self._snapshots.due(self._gathering.progress()):
             return None
         return self._encoded()
+
+    def _check_sound(self) -> None:
+        if self._spoilt:
+            raise EngineError(f"the state of {self.stream!r} is spoilt by a fold that failed: refresh the handle")
 
     def _encoded(self) -> Due | None:
         if self._hash is None:

@@ -67,16 +67,15 @@ def catch_up(
 ) -> Folding[S]:
     """Fold the versions after *start* up to *upto*, snapshotting when it is due, so that a crash loses little."""
     state, version, gathering = start
-    policy = snapshots.policy
     while version < upto:
-        step = min(RECORDS_PER_PAGE, policy.reach(gathering.progress()), upto - version)
+        step = min(RECORDS_PER_PAGE, snapshots.reach(gathering.progress()), upto - version)
         for size, records in log.record_pages(stream, after=version, upto=version + step):
             begun = time.perf_counter()
             state = fold.fold_records(state, records, stream, version)
             gathering.add(len(records), size, time.perf_counter() - begun)
             version += len(records)
             snapshots.counters.events_folded += len(records)
-        if policy.due(gathering.progress()):
+        if snapshots.due(gathering.progress()):
             [row] = log.backend.rows(stream, after=version - 1, upto=version, limit=1)
             due = snapshots.encode(stream, fold, state, version, row.hash)
             if due is not None:

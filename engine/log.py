@@ -118,12 +118,18 @@ class Log:
         snapshot: SnapshotWrite | None,
     ) -> _Prepared:
         check_stream_name(stream)
+        events = tuple(events)  # it may be an iterator, and is gone through more than once
         if not events:
             raise BadArgument(f"nothing to append to stream {stream!r}: give at least one event")
-        if not isinstance(expected, int) or (expected < 0 and expected not in (ANY, EXISTS)):
+        if type(expected) is not int or (expected < 0 and expected not in (ANY, EXISTS)):
             raise BadArgument(f"expected is a version from 0 on, ANY or EXISTS, not {expected!r}")
-        if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
-            raise BadArgument(f"an idempotency key has 1 to {KEY_CHARS_MAX} characters, not {len(key)}")
+        for name, text, most in (
+            ("an idempotency key", key, KEY_CHARS_MAX),
+            ("a causation", causation, KEY_CHARS_MAX),
+            ("a correlation", correlation, KEY_CHARS_MAX),
+        ):
+            if text is not None:
+                _check_text(name, text, most)
         time_ns = self.clock()
         codec = self.codec
         data, digests, records = [], [], []
@@ -269,6 +275,16 @@ class Log:
             record.correlation,
             row.hash.hex(),
         )
+
+
+def _check_text(name: str, text: str, most: int) -> None:
+    """Refuse what cannot stand in a key or an envelope, before it can disturb the others of a group."""
+    if not isinstance(text, str) or not 1 <= len(text) <= most:
+        raise BadArgument(f"{name} is a text of 1 to {most} characters, not {text!r:.60}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument(f"{name} {text!r:.60} cannot be written as UTF-8") from None
 
 
 def check_bounds(*, after: int, upto: int | None, limit: int | None) -> None:

@@ -17,6 +17,8 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 def check_stream_name(name: str) -> str:
     """Return *name* if it may name a stream: 1..255 bytes of UTF-8 without control characters."""
+    if not isinstance(name, str):
+        raise BadArgument(f"a stream name is a text, not {name!r:.60}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

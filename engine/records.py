@@ -73,6 +73,8 @@ class Codec:
         self._opaque: dict[type[Any], tuple[str, int]] = {}
         self._found = threading.local()
         self._encode = msgspec.msgpack.Encoder(enc_hook=self._encode_hook).encode
+        # Sorted: a retry after a restart may have another order of sets and dictionaries.
+        self._encode_content = msgspec.msgpack.Encoder(enc_hook=self._encode_hook, order="deterministic").encode
         self._decode: Callable[[bytes], Any] = _decode_nothing
 
     # -- kinds -----------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class Codec:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
         digest = hashlib.blake2b(digest_size=16, person=b"tailfold.content")
         for event in events:
-            payload = self._encode(event)
+            payload = self._encode_content(event)
             digest.update(f"{tag_of(type(event))} {len(payload)} ".encode())
             digest.update(payload)
         return digest.digest()

@@ -27,10 +27,11 @@ from tailfold.snapshots.chunks import (
     compress,
     decompress,
     pack,
+    split,
     unpack,
 )
 from tailfold.snapshots.codec import CODEC_VERSION, EncodedState, NotEncodableError, StateCodec, hash_body
-from tailfold.snapshots.policy import Policy, Progress
+from tailfold.snapshots.policy import ANY_NUMBER, Policy, Progress
 from tailfold.snapshots.schema import survey
 
 S = TypeVar("S")
@@ -110,7 +111,7 @@ class HealingReader(ChunkReader):
     def __init__(self, load: Callable[[bytes], bytes], version: int) -> None:
         super().__init__(load)
         self.version = version
-        """The version of the state's last snapshot: all of its stored chunks are of the state there."""
+        """The version of the snapshot that the state's stored chunks belong to."""
 
 
 class Found(NamedTuple, Generic[S]):
@@ -146,7 +147,7 @@ class Snapshots:
         self._clock = clock
         self._facts: weakref.WeakKeyDictionary[Fold[Any], FoldFacts[Any]] = weakref.WeakKeyDictionary()
         self._said: set[tuple[str, str]] = set()
-        self._hopeless: set[str] = set()
+        self._hopeless: dict[tuple[str, bytes], int] = {}
         self._uncollected_bytes = 0
         self._collect_at_bytes = COLLECT_AFTER_BYTES
 
@@ -156,6 +157,22 @@ class Snapshots:
         if known is None or known.handlers != len(fold.handlers):
             known = self._facts[fold] = FoldFacts(fold)
         return known
+
+    def due(self, progress: Progress) -> bool:
+        """Ask the policy; one that raises is a user's fault that must not cost an append: it counts as never."""
+        try:
+            return bool(self.policy.due(progress))
+        except Exception as error:
+            self._say("", f"the snapshot policy {self.policy!r} failed, no snapshot is written: {error!r}")
+            return False
+
+    def reach(self, progress: Progress) -> int:
+        """Ask the policy how many more events may be folded before it wants to be asked again; at least 1."""
+        try:
+            return max(1, int(self.policy.reach(progress)))
+        except Exception as error:
+            self._say("", f"the snapshot policy {self.policy!r} failed, no snapshot is written: {error!r}")
+            return ANY_NUMBER
 
     # -- find ------------------------------------------------------------------------------------------
 
@@ -229,7 +246,10 @@ class Snapshots:
         assert self.refold is not None
         payloads = self.refold(fold, stream, version).writer.chunks
         if ref in payloads:
-            self.backend.put_chunks({ref: pack(data) for ref, data in payloads.items()})
+            try:
+                self.backend.put_chunks({ref: pack(data) for ref, data in payloads.items()})
+            except EngineError as error:
+                self._say(stream, f"restored chunks of {stream!r} could not be written: {error}")
             self.counters.chunks_healed += 1
             return payloads[ref]
         raise ChunkLost(stream, fold.name, ref.hex())
@@ -267,16 +287,20 @@ class Snapshots:
 
     def encode(self, stream: str, fold: Fold[S], state: S, version: int, chain_hash: bytes) -> Due | None:
         """Encode a snapshot of *state* at *version*; None if the state cannot be encoded (said once)."""
-        if fold.name in self._hopeless:
-            return None
         begin = time.perf_counter()
         facts = self.facts(fold)
+        place = (stream, facts.fold_id)
+        if version < self._hopeless.get(place, 0):
+            return None
         try:
             if facts.unusable:
                 raise NotEncodableError(facts.unusable)
             encoded = facts.codec.encode(state)
-        except NotEncodableError as error:
-            self._hopeless.add(fold.name)
+            needs = _needs(encoded)
+        except Exception as error:
+            # Whatever a state holds must not cost an append. Later it may hold something else: try again
+            # when the stream has doubled.
+            self._hopeless[place] = 2 * version
             self._say("", f"fold {fold.name!r} has no snapshots, every load folds it from the start: {error}")
             return None
         row = keys.SnapshotRow(
@@ -294,7 +318,7 @@ class Snapshots:
             hash=chain_hash,
             row=keys.encode(row),
             chunks={ref: pack(payload) for ref, payload in encoded.writer.chunks.items()},
-            needs=encoded.refs,
+            needs=needs,
         )
         return Due(write, encoded, time.perf_counter() - begin)
 
@@ -312,19 +336,33 @@ class Snapshots:
         """Take note of what became of a snapshot; its chunks may leave memory once they are stored."""
         if not written:
             self.counters.snapshots_refused += 1
+            self._restore_needed(stream, fold, due, gathering)
             return
         self.counters.snapshots_written += 1
         self.counters.snapshot_bytes += len(due.write.row)
         self.counters.chunks_written += len(due.write.chunks)
         self.counters.chunk_bytes += sum(map(len, due.write.chunks.values()))
-        version = due.write.key.version
-        if gathering.reader is None:
-            gathering.reader = self.reader(stream, fold, version)
-        gathering.reader.version = version
+        # A reader for each snapshot: copies of an older state keep theirs, and heal from its version.
+        before = gathering.reader
+        gathering.reader = self.reader(stream, fold, due.write.key.version)
+        if before is not None:
+            gathering.reader.share_cache(before)
         due.encoded.writer.stored(gathering.reader)
         self._uncollected_bytes += sum(map(len, due.write.chunks.values()))
         if self._uncollected_bytes >= self._collect_at_bytes:
             self.collect()
+
+    def _restore_needed(self, stream: str, fold: Fold[Any], due: Due, gathering: Gathering) -> None:
+        """Make chunks again that a refused snapshot rests on and that are gone, so that the next one succeeds."""
+        if gathering.reader is None:
+            return
+        try:
+            for ref in due.write.needs:
+                if ref not in due.write.chunks and self.backend.chunk(ref) is None:
+                    gathering.reader.payload(ref)
+                    return  # healing one restores all
+        except EngineError as error:
+            self._say(stream, f"chunks of {stream!r} could not be restored: {error}")
 
     def collect(self) -> Collected:
         """Delete the chunks that no snapshot reaches. Done by itself whenever as much was written as is kept.
@@ -342,6 +380,15 @@ class Snapshots:
         kept_bytes = self.backend.usage()["tables"]["chunks"]["bytes"]
         self._collect_at_bytes = max(COLLECT_AFTER_BYTES, kept_bytes)
         return collected
+
+
+def _needs(encoded: EncodedState) -> list[bytes]:
+    """Return every stored chunk that a snapshot rests on directly: its own references, and those of new chunks."""
+    new = encoded.writer.chunks
+    found = dict.fromkeys(encoded.refs)
+    for payload in new.values():
+        found.update(dict.fromkeys(split(payload).refs))
+    return [ref for ref in found if ref not in new]
 
 
 class Gathering:

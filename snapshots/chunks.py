@@ -141,6 +141,10 @@ class ChunkReader:
         self.loaded = 0
         """Chunks that were really loaded: what tests and benchmarks count."""
 
+    def share_cache(self, other: ChunkReader) -> None:
+        """Go on with the cache of another reader of the same store: content-addressed, so it is as good here."""
+        self._cache, self._held_bytes = other._cache, other._held_bytes
+
     def payload(self, ref: bytes) -> bytes:
         """Return the payload of a chunk, not decoded and not cached."""
         return self._load(ref)

@@ -79,8 +79,8 @@ class every:  # noqa: N801 - reads as a word: every(1000)
 
     def __init__(self, n: int) -> None:
         """Count *n* events, from 1."""
-        if n < 1:
-            raise ValueError(f"every(n) counts from 1, not {n}")
+        if type(n) is not int or n < 1:
+            raise ValueError(f"every(n) counts from 1, in whole numbers, not {n!r}")
         self.n = n
 
     def due(self, progress: Progress) -> bool:

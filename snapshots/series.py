@@ -58,7 +58,7 @@ class Series(Sequence[T], Generic[T]):
 
     def extend(self, items: Iterable[T]) -> None:
         """Add items at the end."""
-        self._tail.extend(items)
+        self._tail.extend(list(items) if items is self else items)
 
     def last(self, count: int) -> list[T]:
         """Return the last *count* items, oldest first; all of them if there are fewer."""
@@ -196,7 +196,7 @@ class Series(Sequence[T], Generic[T]):
         typed = self._typed() or _UNTYPED
         done = 0
         try:
-            while len(self._tail) - done >= CHUNK_ITEMS:
+            while len(self._tail) - done > CHUNK_ITEMS:  # never the newest item: a handler may still hold it
                 items = self._tail[done : done + CHUNK_ITEMS]
                 body, refs, inner = writer.encode_part(items)
                 self._unstored.payloads.update(inner)
@@ -224,7 +224,7 @@ class Series(Sequence[T], Generic[T]):
 
     def _root(self, writer: StateWriter) -> Any:
         """Seal what is full, hand the unstored chunks to *writer*, and return what stands in the snapshot."""
-        if len(self._tail) >= CHUNK_ITEMS:
+        if len(self._tail) > CHUNK_ITEMS:
             self._seal(writer)
         writer.add(self, self._unstored.payloads, (ref for level in self._levels for ref in level))
         return [self._sealed, [b"".join(level) for level in self._levels], self._tail]
@@ -232,8 +232,7 @@ class Series(Sequence[T], Generic[T]):
     def _stored(self, stored: set[bytes], reader: ChunkReader) -> None:
         """Forget the chunks that are stored now; they are loaded again when they are asked for."""
         self._unstored.forget(stored)
-        if self._unstored.stored is None:
-            self._unstored.stored = reader
+        self._unstored.stored = reader
         if self._typed() is not None:
             self._kept = {ref: items for ref, items in self._kept.items() if ref in self._unstored.payloads}
 

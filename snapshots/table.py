@@ -52,7 +52,7 @@ _Entry = tuple[bytes, Any, Any]  # key bytes, key, value (or _ABSENT in a change
 class Table(MutableMapping[K, V], Generic[K, V]):
     """A dictionary that may grow without bound. Annotate it with its types, and make it with ``Table[K, V]()``.
 
-    Keys are strings, integers, bytes, enums, or tuples of those. It iterates in an order that depends on its
+    Keys are strings, integers of 64 bits, bytes, or tuples of those. It iterates in an order that depends on its
     keys alone, not in the order of insertion. A value that can be changed in place may be: reading one counts
     as changing it, so large tables are best given immutable values. Equal to a table or dict with equal items.
     """
@@ -70,7 +70,7 @@ class Table(MutableMapping[K, V], Generic[K, V]):
     # -- a mapping -------------------------------------------------------------------------------------
 
     def __getitem__(self, key: K) -> V:
-        found = self._changed.get(key, self)
+        found = self._changed.get(key, self) if _is_key(key) else _ABSENT
         if found is _ABSENT:
             raise KeyError(key)
         if found is not self:
@@ -84,9 +84,10 @@ class Table(MutableMapping[K, V], Generic[K, V]):
         return found  # type: ignore[no-any-return]
 
     def __setitem__(self, key: K, value: V) -> None:
+        _check_key(key)
         if key not in self:
             self._size += 1
-        self._changed[_check_key(key)] = value
+        self._changed[key] = value
 
     def __delitem__(self, key: K) -> None:
         if key not in self:
@@ -98,6 +99,8 @@ class Table(MutableMapping[K, V], Generic[K, V]):
             self._changed[key] = _ABSENT
 
     def __contains__(self, key: object) -> bool:
+        if not _is_key(key):
+            return False
         found = self._changed.get(key, self)  # type: ignore[arg-type]
         if found is not self:
             return found is not _ABSENT
@@ -124,8 +127,8 @@ class Table(MutableMapping[K, V], Generic[K, V]):
             return NotImplemented
         if len(self) != len(other):
             return False
-        if isinstance(other, Table) and not self._changed and not other._changed and self._base.ref:
-            return self._base.ref == other._base.ref
+        if isinstance(other, Table) and not (self._changed or other._changed) and self._base == other._base:
+            return True  # equal digests are equal items; unequal ones need not differ
         return all(other.get(key, _ABSENT) == value for key, value in self.items())
 
     __hash__ = None  # type: ignore[assignment]
@@ -160,18 +163,25 @@ class Table(MutableMapping[K, V], Generic[K, V]):
                 self._types = Typed(arguments[0]), Typed(arguments[1])
         return self._types
 
-    def _entries(self) -> list[tuple[bytes, K, V]]:
-        """Return all entries in the table's order: by hash of the key."""
-        merged: dict[bytes, tuple[bytes, Any, Any]] = {
-            _hash(data): (data, key, value) for data, key, value in self._base_entries(self._base)
-        }
-        for key, value in self._changed.items():
-            data = _encode_key(key)
-            if value is _ABSENT:
-                merged.pop(_hash(data), None)
-            else:
-                merged[_hash(data)] = data, key, value
-        return [merged[place] for place in sorted(merged)]
+    def _entries(self) -> Iterator[_Entry]:
+        """Yield all entries in the table's order, by hash of the key: the trie's own, merged with the changes."""
+        changed = sorted(
+            ((_hash(data := _encode_key(key)), (data, key, value)) for key, value in self._changed.items()),
+            key=lambda change: change[0],
+        )
+        at = 0
+        for entry in self._base_entries(self._base):
+            place = _hash(entry[0])
+            while at < len(changed) and changed[at][0] < place:
+                if changed[at][1][2] is not _ABSENT:
+                    yield changed[at][1]
+                at += 1
+            if at < len(changed) and changed[at][0] == place:
+                entry = changed[at][1]
+                at += 1
+            if entry[2] is not _ABSENT:
+                yield entry
+        yield from (entry for _, entry in changed[at:] if entry[2] is not _ABSENT)
 
     def _base_entries(self, branch: _Branch) -> Iterator[_Entry]:
         if branch.entries:
@@ -281,7 +291,7 @@ class Table(MutableMapping[K, V], Generic[K, V]):
         """Merge the changes, hand the unstored chunks to *writer*, and return what stands in the snapshot."""
         if self._typed() is None:
             # Without types nothing may leave memory: all of it stands in the snapshot itself.
-            entries = self._entries()
+            entries = list(self._entries())
             return [len(entries), b"", [[e[1] for e in entries], [e[2] for e in entries]]]
         changes = [(_hash(data := _encode_key(k)), (data, k, v)) for k, v in self._changed.items()]
         self._base = self._merge(self._base, 0, sorted(changes, key=lambda c: c[0]), writer)
@@ -306,8 +316,7 @@ class Table(MutableMapping[K, V], Generic[K, V]):
     def _stored(self, stored: set[bytes], reader: ChunkReader) -> None:
         """Forget the chunks that are stored now; they are loaded again when they are asked for."""
         self._unstored.forget(stored)
-        if self._unstored.stored is None:
-            self._unstored.stored = reader
+        self._unstored.stored = reader
 
     @classmethod
     def _from_root(cls, arguments: Any, root: Any, reader: ChunkReader | None) -> Table[Any, Any]:
@@ -340,14 +349,21 @@ class _Items(ItemsView[K, V]):
             yield key, value
 
 
-def _check_key(key: Any) -> Any:
-    if isinstance(key, tuple):
-        for part in key:
-            _check_key(part)
-    elif not isinstance(key, str | int | bytes | Enum) or isinstance(key, bool):
-        # 1, 1.0 and True are one key to a dict, and different bytes.
-        raise TypeError(f"a table's key is a str, int, bytes, enum, or a tuple of those, not {key!r}")
-    return key
+def _is_key(key: object) -> bool:
+    """Say whether *key* may stand in a table: of an exact type that compares as its bytes do."""
+    if type(key) is tuple:
+        return all(map(_is_key, key))
+    if type(key) is int:
+        return -(1 << 63) <= key < 1 << 64
+    if type(key) is str:
+        return key.isascii() or not any("\ud800" <= char <= "\udfff" for char in key)
+    return type(key) is bytes
+
+
+def _check_key(key: object) -> None:
+    if not _is_key(key):
+        # 1, 1.0 and True are one key to a dict, and different bytes; an enum comes back as another object.
+        raise TypeError(f"a table's key is a str, bytes, an int of 64 bits, or a tuple of those, not {key!r}")
 
 
 def _is_fixed(value: Any) -> bool:

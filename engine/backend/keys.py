@@ -125,6 +125,15 @@ def id_key(stream: int, key: str) -> bytes:
     return ID_KEY.pack(stream, digest)
 
 
+def refs_of_snapshot(row: bytes) -> list[bytes]:
+    """Return the digests that a snapshot row refers to; a damaged row refers to nothing."""
+    try:
+        refs = decode_snapshot_row(row).refs
+    except msgspec.MsgspecError:
+        return []
+    return [refs[i : i + HASH_BYTES] for i in range(0, len(refs), HASH_BYTES)]
+
+
 def fold_hash(name: str) -> bytes:
     """Return the hash of a fold's name that stands in snapshot keys."""
     return hashlib.blake2b(name.encode(), digest_size=8, person=b"tailfold.fold").digest()

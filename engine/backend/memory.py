@@ -209,7 +209,8 @@ class MemoryBackend:
 
     def collect_chunks(self, *, dry_run: bool = False) -> Collected:  # noqa: D102
         with self._lock:
-            roots = [r for s in self._streams.values() for w in s.snapshots.values() for r in w.needs]
+            rows = [w.row for s in self._streams.values() for w in s.snapshots.values()]
+            roots = [ref for row in rows for ref in keys.refs_of_snapshot(row)]
             live = reachable(roots, self._chunks.get)
             dead = {ref: data for ref, data in self._chunks.items() if ref not in live}
             if not dry_run:

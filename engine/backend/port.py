@@ -55,7 +55,7 @@ class SnapshotWrite(msgspec.Struct, frozen=True, gc=False):
     chunks: Mapping[bytes, bytes]
     """Packed chunks by digest; those that are there already are not written again."""
     needs: Sequence[bytes]
-    """Digests that the row refers to; all must be there, or among the chunks, or nothing is written."""
+    """Digests of chunks that must be there already, or nothing is written."""
 
 
 class Collected(NamedTuple):

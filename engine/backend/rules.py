@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tailfold.engine.backend.keys import IdRow
 from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease, SnapshotKey
-from tailfold.engine.errors import EngineError, Fenced, KeyReused, WrongVersion
+from tailfold.engine.errors import BadArgument, EngineError, Fenced, KeyReused, WrongVersion
 from tailfold.snapshots import retention
 
 
@@ -27,6 +27,8 @@ def check(
         if earlier.content != append.content:
             return KeyReused(append.stream, str(append.key), earlier.first)
         return Appended(append.stream, earlier.first, earlier.last, earlier.position, earlier.hash, True)
+    if not append.records:
+        return BadArgument(f"nothing to append to stream {append.stream!r}")  # a head needs an event (I4)
     expected = append.expected
     if expected == version or expected == ANY or (expected == EXISTS and version > 0):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
-from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages
+from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
     Append,
@@ -24,11 +23,9 @@ from tailfold.engine.backend.port import (
 )
 from tailfold.engine.errors import (
     EngineError,
-    OutcomeUnknown,
     RecordDamaged,
     StoreClosed,
     StoreDamaged,
-    StoreFull,
     StreamNotFound,
 )
 
@@ -101,7 +98,7 @@ class LmdbBackend(SnapshotRows):
             except lmdb.MapResizedError:
                 self._shared.adopt()
             except lmdb.Error as error:
-                raise self._translated(error) from error
+                raise translated(error, self.path) from error
 
     def _commit(self, txn: _Txn, batch: Sequence[Append]) -> list[Appended | EngineError]:
         """Check every append in turn, then write all that passed, sorted, table by table."""
@@ -187,7 +184,7 @@ class LmdbBackend(SnapshotRows):
             except lmdb.MapResizedError:
                 self._shared.adopt()
             except lmdb.Error as error:
-                raise self._translated(error) from error
+                raise translated(error, self.path) from error
 
     def head(self, stream: str) -> Head | None:  # noqa: D102
         known = self._read(lambda txn: self._stream(txn, stream))
@@ -410,15 +407,6 @@ class LmdbBackend(SnapshotRows):
             raise StoreClosed("the store is closed: open it again")
         if self._shared.pid != os.getpid():
             raise StoreClosed("the store was opened before this process was forked: open it after")
-
-    def _translated(self, error: lmdb.Error) -> EngineError:
-        if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC:
-            return StoreFull(f"no room left on the disk of {self.path}: nothing was written")
-        if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
-            return StoreDamaged(str(self.path), check_pages(self.path) or [str(error)])
-        if error.code == errno.EIO or isinstance(error, lmdb.PanicError):
-            return OutcomeUnknown(f"the disk of {self.path} failed ({error}): reopen the store and look")
-        return StoreDamaged(str(self.path), [f"LMDB says: {error}"])
 
 
 def _name(path: Path, stored: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -14,7 +15,15 @@ import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.port import FORMAT_VERSION, Durability
-from tailfold.engine.errors import BadArgument, FormatTooNew, StoreDamaged, StoreNotFound
+from tailfold.engine.errors import (
+    BadArgument,
+    EngineError,
+    FormatTooNew,
+    OutcomeUnknown,
+    StoreDamaged,
+    StoreFull,
+    StoreNotFound,
+)
 
 MAP_BYTES = 256 << 30
 """Address space reserved at open. The file is sparse: only what is written takes disk."""
@@ -41,11 +50,13 @@ class Environment:
         self.users = 0
         self.gate = Gate()
         self.env = _open_environment(path, durability, map_bytes)
+        self.file = _file(path)
+        """Which file it is: a directory may be deleted and made anew while this is open."""
         try:
             self.tables = self._prepare()
         except lmdb.Error as error:
             self.env.close()
-            raise StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"]) from error
+            raise translated(error, path) from error
         except BaseException:
             self.env.close()
             raise
@@ -56,7 +67,7 @@ class Environment:
         with cls._opening:
             key = os.path.realpath(path)
             shared = cls._open.get(key)
-            if shared is not None and shared.pid == os.getpid() and (path / "data.mdb").exists():
+            if shared is not None and shared.pid == os.getpid() and shared.file == _file(path):
                 if shared.durability is not durability:
                     raise BadArgument(
                         f"the store at {path} is open in this process as {shared.durability.value};"
@@ -133,12 +144,39 @@ class Environment:
             self.env.set_mapsize(0)
 
 
+def _file(path: Path) -> tuple[int, int] | None:
+    try:
+        found = (path / "data.mdb").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def check_pages(path: Path) -> list[str]:
     """Walk every page of the file without handing it to LMDB; return findings, empty if sound."""
     try:
         return list(lmdb.verify.verify(str(path)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError) as error:
         return [str(error)]
+
+
+def translated(error: lmdb.Error, path: Path) -> EngineError:
+    """Return what an error of LMDB means here."""
+    if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC or _is_full(error, path):
+        return StoreFull(f"no room left on the disk of {path}: nothing was written")
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
+        return StoreDamaged(str(path), check_pages(path) or [str(error)])
+    if error.code in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
+        return OutcomeUnknown(f"the disk of {path} failed ({error}): reopen the store and look")
+    return StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"])
+
+
+def _is_full(error: lmdb.Error, path: Path) -> bool:
+    """Say whether an I/O error was a short write on a full disk, which LMDB reports as such."""
+    if error.code != errno.EIO or not hasattr(os, "statvfs"):
+        return False
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < 1 << 20
 
 
 def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmdb.Environment:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
-import msgspec
 from tailfold.engine.backend import keys, rules
 from tailfold.engine.backend.port import HASH_BYTES, Collected, SnapshotKey, SnapshotWrite
 from tailfold.snapshots.chunks import reachable
@@ -135,9 +133,7 @@ class SnapshotRows:
             # One transaction: no snapshot can be written between marking and sweeping.
             roots: list[bytes] = []
             for _, row in txn.cursor(self._snapshots).iternext():
-                with suppress(msgspec.MsgspecError):  # a damaged snapshot keeps nothing alive
-                    refs = keys.decode_snapshot_row(row).refs
-                    roots += [refs[i : i + HASH_BYTES] for i in range(0, len(refs), HASH_BYTES)]
+                roots += keys.refs_of_snapshot(row)
             live = reachable(roots, lambda ref: txn.get(ref, db=self._chunks))
             dead = [
                 (digest, len(packed))
