@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import types
 import typing
@@ -22,6 +23,8 @@ class Survey(NamedTuple):
     """Somewhere the annotations do not say what a value is (Any, bare list, …): decoding must be checked."""
     sets: bool
     """Somewhere a set may stand: its order must be fixed before encoding."""
+    floats: bool
+    """Somewhere a float stands: an int that is put there is written as a float."""
     growing: bool
     """Somewhere a `Series` or a `Table` stands."""
     classes: tuple[type, ...]
@@ -33,7 +36,7 @@ def survey(annotation: Any) -> Survey:
     walk = _Walk()
     text = walk.describe(annotation)
     parts = [text, *(f"{name}={walk.shapes[name]}" for name in sorted(walk.shapes))]
-    return Survey("\n".join(parts), walk.loose, walk.sets, walk.growing, tuple(walk.classes))
+    return Survey("\n".join(parts), walk.loose, walk.sets, walk.floats, walk.growing, tuple(walk.classes))
 
 
 class _Walk:
@@ -42,6 +45,7 @@ class _Walk:
         self.classes: list[type] = []
         self.loose = False
         self.sets = False
+        self.floats = False
         self.growing = False
 
     def describe(self, annotation: Any) -> str:
@@ -60,7 +64,7 @@ class _Walk:
         if isinstance(annotation, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
             return self.describe(annotation.__value__)
         if origin is not None:
-            if origin in (set, frozenset):
+            if origin in (set, frozenset, collections.abc.Set, collections.abc.MutableSet):
                 self.sets = True
             if origin in (Series, Table):
                 self.growing = True
@@ -69,6 +73,7 @@ class _Walk:
                 self._shape(origin)
             return f"{name}[{', '.join(self.describe(a) for a in arguments)}]"
         if isinstance(annotation, type):
+            self.floats = self.floats or annotation is float
             self._class(annotation)
             return self._name(annotation)
         self.loose = self.sets = True  # Any, a TypeVar, a forward reference that did not resolve

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, get_args, overload
 
 from tailfold.snapshots import chunks
 from tailfold.snapshots.chunks import Chunk, ChunkReader, Unstored
+from tailfold.snapshots.sameness import same
 from tailfold.snapshots.writer import StateWriter, Typed
 
 T = TypeVar("T")
@@ -198,10 +199,8 @@ class Series(Sequence[T], Generic[T]):
         try:
             while len(self._tail) - done > CHUNK_ITEMS:  # never the newest item: a handler may still hold it
                 items = self._tail[done : done + CHUNK_ITEMS]
-                body, refs, inner = writer.encode_part(items)
+                body, refs, inner = typed.encoded(items, writer, self._unstored.reader)
                 self._unstored.payloads.update(inner)
-                if typed.loose and typed.decode_list(body, self._unstored.reader) != items:
-                    raise TypeError("an item of a series does not come back as it was: annotate it as Series[T]")
                 ref = self._unstored.keep(chunks.join(chunks.LEAF, refs, body))
                 self._kept[ref] = items
                 self._push(ref)
@@ -228,6 +227,10 @@ class Series(Sequence[T], Generic[T]):
             self._seal(writer)
         writer.add(self, self._unstored.payloads, (ref for level in self._levels for ref in level))
         return [self._sealed, [b"".join(level) for level in self._levels], self._tail]
+
+    def _same_root(self, other: Series[T]) -> bool:
+        """Compare two series of which *other* was decoded from the root of this one."""
+        return self._levels == other._levels and self._sealed == other._sealed and same(self._tail, other._tail)
 
     def _stored(self, stored: set[bytes], reader: ChunkReader) -> None:
         """Forget the chunks that are stored now; they are loaded again when they are asked for."""

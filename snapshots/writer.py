@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from tailfold.snapshots.chunks import ChunkReader, Unstored
+from tailfold.snapshots.sameness import same
 
 
 class Growing(Protocol):
@@ -20,23 +21,54 @@ class Growing(Protocol):
     def _stored(self, stored: set[bytes], reader: ChunkReader) -> None: ...
 
 
+THOROUGH_FIRST = 4
+THOROUGH_EVERY = 32
+
+
+class Encoded(NamedTuple):
+    """Encoded items: their bytes, the references inside them, and the unstored chunks of those."""
+
+    body: bytes
+    refs: list[bytes]
+    inner: dict[bytes, bytes]
+
+
 class Typed:
     """The type of the items of a container, with the decoders that give them."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
         self.key = repr(item)
-        self._loose: bool | None = None
+        self._floats: bool | None = None
+        self._encoded = 0
         self._decoders: dict[int, tuple[ChunkReader | None, Any]] = {}
 
     @property
-    def loose(self) -> bool:
-        """True if the type does not say what an item is, so that what is encoded has to be compared."""
-        if self._loose is None:
+    def floats(self) -> bool:
+        """True if an item may hold a float, so that ints in its place have to be written as floats."""
+        if self._floats is None:
             from tailfold.snapshots.schema import survey
 
-            self._loose = survey(self.item).loose
-        return self._loose
+            self._floats = survey(self.item).floats
+        return self._floats
+
+    def encoded(self, items: list[Any], writer: StateWriter, reader: ChunkReader) -> Encoded:
+        """Encode *items* as one part, and compare what comes back; raise TypeError if it is not the same.
+
+        Equality is compared every time, types at every level for the first parts and then now and again: that
+        costs more than the encoding.
+        """
+        body, refs, inner = writer.encode_part(items)
+        back = self.decode_list(body, reader)
+        thorough = self._encoded < THOROUGH_FIRST or self._encoded % THOROUGH_EVERY == 0
+        self._encoded += 1
+        if not (same(items, back) if thorough else items == back):
+            raise TypeError(
+                f"an item does not come back as it was from {self.item!r}: annotate it with its own type"
+            )
+        if self.floats:
+            body = writer.again(back)
+        return Encoded(body, refs, inner)
 
     def decode_list(self, body: bytes, reader: ChunkReader | None) -> list[Any]:
         """Decode a msgpack array of items; growing containers inside them load through *reader*."""
@@ -71,6 +103,10 @@ class StateWriter:
         finally:
             refs, inner = self._parts.pop()
         return body, refs, inner
+
+    def again(self, value: Any) -> bytes:
+        """Return the bytes of a decoded value, whose chunks were taken already."""
+        return StateWriter(sort_sets=self._sort_sets).encode_part(value)[0]
 
     def add(self, container: Growing, pending: dict[bytes, bytes], refs: Iterable[bytes]) -> None:
         """Take a container's unstored chunks, and the references that its root rests on."""
