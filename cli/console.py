@@ -12,6 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
+from rich.text import Text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,7 +31,18 @@ def note(text: str) -> None:
 
 def emit(value: Any) -> None:
     """Print *value* as one line of JSON."""
-    sys.stdout.write(_encode(value).decode() + "\n")
+    write_line(_encode(value))
+
+
+def write_line(line: bytes) -> None:
+    """Print a line of JSON as UTF-8, whatever the terminal's encoding: machines read it."""
+    sys.stdout.flush()
+    raw = getattr(sys.stdout, "buffer", None)
+    if raw is None:  # a stream of text only, as in a test
+        sys.stdout.write(line.decode() + "\n")
+        return
+    raw.write(line + b"\n")
+    raw.flush()
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -67,8 +79,13 @@ def thinking(text: str) -> Iterator[Status | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with Console(stderr=True).status(text) as status:
+    with Console(stderr=True).status(plain(text)) as status:
         yield status
+
+
+def plain(text: str) -> Text:
+    """Return *text* for rich, as it is: what a model says must not be taken for markup."""
+    return Text(_printable(" ".join(text.split())), overflow="ellipsis", no_wrap=True)
 
 
 @contextmanager
@@ -83,11 +100,17 @@ def progress_bar(text: str, total: int) -> Iterator[Progress | None]:
         yield progress
 
 
+_STEERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of text: they could make a line read as another one."""
+
+
 def _printable(text: str) -> str:
     """Keep a journal's content from steering the terminal: control characters are shown, not sent."""
     return (
         "".join(
-            char if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f") else f"\\x{ord(char):02x}"
+            char
+            if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f" and char not in _STEERING)
+            else f"\\x{ord(char):02x}"
             for char in text
         )
         .encode(sys.stdout.encoding or "utf-8", "backslashreplace")

@@ -16,6 +16,8 @@ from tailfold.engine.backend.lmdb import check_pages
 from tailfold.engine.errors import EngineError, StoreDamaged
 from tailfold.snapshots import never
 
+_BY_READING = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+"""What a process dies of when it reads a damaged page; anything else came from outside."""
 PAGE_CHECK_BYTES_MAX = 64 << 20
 """A command that writes checks every page of stores up to this size first; verify does so at any size."""
 
@@ -39,9 +41,11 @@ def probe(path: Path, look: Callable[[Store], object]) -> None:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        found = check_pages(path)
-        raise StoreDamaged(str(path), found or [f"reading it kills the process ({name})"])
+        killer = signal.Signals(os.WTERMSIG(status))
+        if killer in _BY_READING:
+            found = check_pages(path)
+            raise StoreDamaged(str(path), found or [f"reading it kills the process ({killer.name})"])
+        raise EngineError(f"the look at {path} was interrupted ({killer.name}); try again")
     if message:
         error = pickle.loads(message)  # written by our own child, a moment ago
         assert isinstance(error, BaseException)

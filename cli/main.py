@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -72,7 +73,20 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit with one of the codes of `exits.Exit`."""
+    _replace_closed_streams()
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: the terminal is put right, and what to do is said
     sys.exit(run(sys.argv[1:]))
+
+
+def _replace_closed_streams() -> None:
+    """Give the null device for streams that the caller has closed: a run must not end for want of a reader."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
+def _interrupt(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
 
 
 def run(arguments: list[str]) -> int:
@@ -82,6 +96,8 @@ def run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="tailfold", standalone_mode=False)
         sys.stdout.flush()
         return int(code or 0)
+    except SystemExit as end:
+        return _closed_pipe() if end.code == 1 else int(end.code or 0)  # typer ends so when a pipe is closed
     except typer.Exit as end:
         return end.exit_code
     except _CommandLineError as error:
@@ -90,16 +106,25 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe left (head, less): not our error; keep the exit of the interpreter quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        return _closed_pipe()
     except EngineError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         note(str(error))
         return exit_of(error)
+    except OSError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        note(f"the system refused: {error}")
+        return Exit.UNEXPECTED
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         note(f"unexpected {type(error).__name__}: {error}. {DEBUG_VARIABLE}=1 shows where")
         return Exit.UNEXPECTED
+
+
+def _closed_pipe() -> int:
+    """The reader of a pipe left (head, less): not our error; keep the exit of the interpreter quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.OK

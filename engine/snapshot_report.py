@@ -139,7 +139,7 @@ def verify_snapshots(
 
 
 def prune(snapshots: Snapshots, streams: Iterator[str], *, dry_run: bool = False) -> Pruned:
-    """Thin the ladder of every fold of *streams*, then collect the chunks that nothing reaches.
+    """Thin the ladder of every fold of *streams*, drop what is damaged, then collect what nothing reaches.
 
     Safe beside readers and writers: a live state whose chunks were taken makes them again when it needs them.
     A dry run counts the chunks that are unreachable already, not those that the pruning would set free.
@@ -151,6 +151,8 @@ def prune(snapshots: Snapshots, streams: Iterator[str], *, dry_run: bool = False
         for name_hash in backend.folds(stream):
             here = backend.snapshot_keys(stream, name_hash, upto=EVERYTHING)
             gone = rules.superseded(here, here[0].fold_id, head.version if head else 0) if here else []
+            damaged = [k for k in here if k not in gone and _wrong(snapshots, stream, name_hash, k, None)]
+            gone += damaged
             dropped += len(gone) if dry_run else backend.drop_snapshots(stream, name_hash, gone)
     return Pruned(dropped, backend.collect_chunks(dry_run=dry_run))
 

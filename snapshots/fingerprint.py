@@ -307,6 +307,8 @@ class _Graph:
         for name, value in vars(cls).items():
             if name in _QUIET or isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType):
                 continue
+            if name.startswith("__") and name.endswith("__") and not callable(getattr(value, "__func__", value)):
+                continue  # what libraries remember on a class (msgspec's cache), not what the class does
             if isinstance(cls, enum.EnumMeta) and (name in _ENUM_OWN or name in cls.__members__):
                 continue
             if name in _GENERATED and isinstance(value, types.FunctionType) and _is_generated(value, cls):

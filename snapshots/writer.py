@@ -63,9 +63,7 @@ class Typed:
         thorough = self._encoded < THOROUGH_FIRST or self._encoded % THOROUGH_EVERY == 0
         self._encoded += 1
         if not (same(items, back) if thorough else items == back):
-            raise TypeError(
-                f"an item does not come back as it was from {self.item!r}: annotate it with its own type"
-            )
+            raise TypeError(f"an item does not come back as it was from {self.item!r}: annotate its own type")
         if self.floats:
             body = writer.again(back)
         return Encoded(body, refs, inner)

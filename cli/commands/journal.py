@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import emit, one_line, say, say_line, time_text
+from tailfold.cli.console import emit, one_line, say, say_line, time_text, write_line
 from tailfold.cli.options import AtOption, JsonOption, RunArgument, StoreOption, open_run
 from tailfold.engine import Blob, Opaque, Recorded, Store
 from tailfold.engine.agent.events import RunStarted
@@ -83,24 +82,29 @@ def export(
     with open_run(store, run) as opened:
         if output is None:
             for line in _lines(opened, run, records):
-                sys.stdout.write(line)
+                write_line(line)
             return
         try:
-            with output.open("x", encoding="utf-8") as file:
-                file.writelines(_lines(opened, run, records))
+            with output.open("xb") as file:
+                try:
+                    file.writelines(line + b"\n" for line in _lines(opened, run, records))
+                    file.flush()
+                except BaseException:
+                    output.unlink()  # half an export is none
+                    raise
         except FileExistsError:
             raise BadArgument(f"{output} exists: export never writes over a file") from None
         except OSError as error:
             raise BadArgument(f"cannot write {output}: {error.strerror}") from None
 
 
-def _lines(opened: Store, run: str, records: bool) -> Iterator[str]:
+def _lines(opened: Store, run: str, records: bool) -> Iterator[bytes]:
     head = opened.head(run)
     for row in opened.log.rows(run, after=0, upto=head.version):
         line = _line(opened.log.recorded(row))
         if records:
             line["record"] = base64.b64encode(row.data).decode()
-        yield msgspec.json.encode(line).decode() + "\n"
+        yield msgspec.json.encode(line)
 
 
 def _require_run(opened: Store, run: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import emit, note, one_line, say, table, thinking, time_text
+from tailfold.cli.console import emit, note, one_line, plain, say, table, thinking, time_text
 from tailfold.cli.exits import Exit
 from tailfold.cli.options import (
+    STORE_DEFAULT,
     CatalogOption,
     JsonOption,
     RunArgument,
@@ -26,6 +28,7 @@ from tailfold.cli.options import (
     open_to_resume,
     open_to_start,
     read_file,
+    store_path,
 )
 from tailfold.engine import Event, Store
 from tailfold.engine.agent.events import (
@@ -35,11 +38,11 @@ from tailfold.engine.agent.events import (
     ToolCalled,
     TurnStarted,
 )
-from tailfold.engine.agent.loop import Agent
+from tailfold.engine.agent.loop import Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
-from tailfold.engine.agent.runtime import OnEvent, begin_of
+from tailfold.engine.agent.runtime import OnEvent, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run
 from tailfold.engine.agent.state import RunState, run_fold
@@ -97,6 +100,11 @@ def run(
         note(f"run {run_id}, model {chosen.name}: {why}")
         return await start_run(opened, run_id, agent, chosen, question, max_turns=max_turns, on_event=on_event)
 
+    # All that can be wrong with the arguments is found before a store is made.
+    check_question(question)
+    check_max_turns(max_turns)
+    if model != "auto":
+        named_model(model, rule)
     with open_to_start(store) as opened:
         _drive(opened, run_id, work, kill_after, as_json, store)
 
@@ -227,23 +235,29 @@ def _drive(
     store: Path | None,
 ) -> None:
     """Drive a run to its end, showing progress; say how to resume if it is interrupted."""
-    with thinking(f"{run_id}: thinking…") as status:
+    failures: list[str] = []
+    with _telling_how_to_resume(opened, run_id, store), thinking(f"{run_id}: thinking…") as status:
 
         def on_event(version: int, event: Event) -> None:
             if kill_after is not None and version >= kill_after:
+                if status is not None:
+                    status.stop()  # leave the terminal as it was
                 os.kill(os.getpid(), signal.SIGKILL)
+            if isinstance(event, ModelFailed):
+                failures.append(event.error)
             if status is not None:
-                status.update(f"{run_id}: {_progress(event)}")
+                status.update(plain(f"{run_id}: {_progress(event)}"))
 
-        with _telling_how_to_resume(opened, run_id, store):
-            state = asyncio.run(work(opened, on_event))
+        state = asyncio.run(work(opened, on_event))
     version = opened.head(run_id).version
     if as_json:
         emit(_summary(run_id, version, state))
     elif state.answer is not None:
         say(state.answer)
     if state.answer is None:
-        note(f"run {run_id} ended without an answer: {state.reason} after {state.turn} turns")
+        turns = "1 turn" if state.turn == 1 else f"{state.turn} turns"
+        why = f"; the model's last error: {one_line(failures[-1], 300)}" if failures else ""
+        note(f"run {run_id} ended without an answer: {state.reason} after {turns}{why}")
         raise typer.Exit(Exit.UNEXPECTED)
 
 
@@ -255,7 +269,8 @@ def _telling_how_to_resume(opened: Store, run_id: str, store: Path | None) -> It
         if opened.backend.head(run_id) is None:
             note("interrupted before the run was started; nothing was written")
         else:
-            where = f" --store {store}" if store is not None else ""
+            path = store_path(store)
+            where = "" if path == Path(STORE_DEFAULT) else f" --store {shlex.quote(str(path))}"
             note(f"interrupted; nothing is lost. Go on with: tailfold resume {run_id}{where}")
         raise KeyboardInterrupt from None
 

@@ -124,7 +124,7 @@ def verify(
         if findings:
             note(
                 f"{len(findings)} snapshots are damaged. No answer depends on them: loads pass them over;"
-                " tailfold snapshots prune and the next resume replace them"
+                " tailfold snapshots prune drops those whose own hashes do not fit"
             )
             raise typer.Exit(Exit.CORRUPTION)
 

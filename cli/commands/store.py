@@ -58,7 +58,13 @@ def verify(
         if findings:
             raise StoreDamaged(str(path), findings)
 
-    probe(path, look)
+    try:
+        probe(path, look)
+    except StoreDamaged as error:
+        if as_json:
+            findings = [{"stream": None, "version": None, "what": what} for what in error.findings]
+            emit({"sound": False, "streams": 0, "events": 0, "head": None, "version": None, "findings": findings})
+        raise
     with open_store(store) as opened:
         total = opened.head(run).version if run is not None else opened.usage()["events"]
         with progress_bar("verifying", total) as bar:

@@ -125,10 +125,7 @@ async def start(
     """
     check_run_id(run_id)
     check_max_turns(max_turns)
-    if not question.strip():
-        raise BadArgument("the question is empty")
-    if len(question) > QUESTION_CHARS_MAX:
-        raise BadArgument(f"the question has {len(question)} characters, the most is {QUESTION_CHARS_MAX}")
+    check_question(question)
     if store.backend.head(run_id) is not None:
         raise RunExists(run_id)
     with store.drive(run_id) as grant:
@@ -141,6 +138,17 @@ async def start(
         state = await drive(agent, journal, _LiveEffects(model, agent.tools))
         live.snapshot()  # nobody appends to it any more: whoever looks at it folds nothing
         return state
+
+
+def check_question(question: str) -> str:
+    """Return *question* if a run can be started with it; raise `BadArgument`."""
+    if not question.strip():
+        raise BadArgument("the question is empty")
+    if len(question) > QUESTION_CHARS_MAX:
+        raise BadArgument(f"the question has {len(question)} characters, the most is {QUESTION_CHARS_MAX}")
+    if any("\ud800" <= char <= "\udfff" for char in question):
+        raise BadArgument("the question is not valid text (is the terminal's encoding UTF-8?)")
+    return question
 
 
 async def resume(
