@@ -106,13 +106,10 @@ _STEERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2
 
 def _printable(text: str) -> str:
     """Keep a journal's content from steering the terminal: control characters are shown, not sent."""
-    return (
-        "".join(
-            char
-            if char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f" and char not in _STEERING)
-            else f"\\x{ord(char):02x}"
-            for char in text
-        )
-        .encode(sys.stdout.encoding or "utf-8", "backslashreplace")
-        .decode(sys.stdout.encoding or "utf-8")
-    )
+    encoding = sys.stdout.encoding or "utf-8"
+    shown = "".join(char if _is_plain(char) else f"\\x{ord(char):02x}" for char in text)
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _is_plain(char: str) -> bool:
+    return char in "\n\t" or (char >= " " and not "\x7f" <= char <= "\x9f" and char not in _STEERING)

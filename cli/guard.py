@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.backend.lmdb import check_pages
-from tailfold.engine.errors import EngineError, StoreDamaged
+from tailfold.engine.errors import EngineError, StoreDamaged, StoreFull
 from tailfold.snapshots import never
 
 _BY_READING = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
@@ -22,26 +21,29 @@ PAGE_CHECK_BYTES_MAX = 64 << 20
 """A command that writes checks every page of stores up to this size first; verify does so at any size."""
 
 
-def probe(path: Path, look: Callable[[Store], object]) -> None:
+def probe(path: Path, look: Callable[[Store], object], *, create: bool = False) -> None:
     """Run *look* on the opened store in a child process; raise here what it raised there.
 
     Raises `StoreDamaged` naming the damaged pages if the child was killed by what it read. Raises
     `StoreNotFound` if there is no store; nothing is made.
     """
     if not hasattr(os, "fork"):
-        _look(path, look)
+        _look(path, look, create)
         return
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _in_child(path, look, writing)
+        _in_child(path, look, create, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         message = pipe.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         killer = signal.Signals(os.WTERMSIG(status))
+        if killer in _BY_READING and create:
+            # LMDB maps its lock file: on a full disk touching it is a SIGBUS.
+            raise StoreFull(f"the store at {path} could not be made ({killer.name}): is the disk full?")
         if killer in _BY_READING:
             found = check_pages(path)
             raise StoreDamaged(str(path), found or [f"reading it kills the process ({killer.name})"])
@@ -62,18 +64,18 @@ def check_before_writing(store: Store, path: Path) -> None:
             raise StoreDamaged(str(path), findings)
 
 
-def _look(path: Path, look: Callable[[Store], object]) -> None:
-    with Store.open(path, create=False, events=AGENT_EVENTS, snapshots=never) as store:
+def _look(path: Path, look: Callable[[Store], object], create: bool) -> None:
+    with Store.open(path, create=create, snapshots=never) as store:
         look(store)
 
 
-def _in_child(path: Path, look: Callable[[Store], object], writing: int) -> None:
+def _in_child(path: Path, look: Callable[[Store], object], create: bool, writing: int) -> None:
     """Look, send what was raised through the pipe, and leave without the parent's clean-up."""
     try:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 2)  # LMDB prints its failed assertions
         try:
-            _look(path, look)
+            _look(path, look, create)
         except (EngineError, OSError, KeyboardInterrupt) as error:
             _send(writing, pickle.dumps(error))
         except BaseException as error:

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.agent.events import AGENT_EVENTS, RunStarted
+from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.errors import BadArgument, StreamNotFound
 from tailfold.engine.names import check_stream_name
+from tailfold.engine.records import raw_record
 from tailfold.snapshots import never
 
 STORE_VARIABLE = "TAILFOLD_STORE"
@@ -52,23 +54,46 @@ def store_path(given: Path | None) -> Path:
 
 def open_store(given: Path | None) -> Store:
     """Open the store that the options name, for a command that only reads: it writes no snapshots either."""
-    return Store.open(store_path(given), create=False, events=AGENT_EVENTS, snapshots=never)
+    return Store.open(store_path(given), create=False, snapshots=never)
 
 
-def open_to_drive(given: Path | None, *, create: bool = False) -> Store:
-    """Open the store that the options name for driving a run; make it if *create*."""
-    return Store.open(store_path(given), create=create, events=AGENT_EVENTS)
+def open_to_drive(given: Path | None) -> Store:
+    """Open the store that the options name for driving a run."""
+    return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
 
 
 def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
     """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none."""
     check_stream_name(run)
     probe(store_path(given), lambda store: _check_run(store, run, at))
-    return open_store(given)
+    opened = open_store(given)
+    if is_own_run(opened, run):
+        opened.log.codec.register(AGENT_EVENTS)
+    return opened
+
+
+def is_own_run(store: Store, stream: str) -> bool:
+    """Say whether *stream* is a run of the shipped agent; others are shown by their stored field names.
+
+    A stream of another program may use the same kinds for other things.
+    """
+    for row in store.backend.rows(stream, after=0, upto=1, limit=1):
+        try:
+            tag, *_, payload = raw_record(row.data)
+        except ValueError:
+            return False
+        return (
+            str(tag).startswith(f"{RunStarted.kind}@")
+            and isinstance(payload, dict)
+            and payload.get("agent") == NAME
+        )
+    return False
 
 
 def _check_run(store: Store, run: str, at: int | None = None) -> None:
     try:
+        if is_own_run(store, run):
+            store.log.codec.register(AGENT_EVENTS)
         store.check_readable(run, upto=at)
     except StreamNotFound:
         for _ in store.streams():  # a name that was damaged is not one that was never there
@@ -81,7 +106,9 @@ def open_to_start(given: Path | None) -> Store:
     path = store_path(given)
     if (path / "data.mdb").exists():
         probe(path, lambda store: check_before_writing(store, path))
-    return open_to_drive(given, create=True)
+    else:
+        probe(path, lambda store: None, create=True)
+    return open_to_drive(given)
 
 
 def open_to_resume(given: Path | None, run: str) -> Store:
@@ -100,8 +127,12 @@ def open_all(given: Path | None) -> Store:
     """Open the store after a probe that every event in it can be read truly."""
 
     def check(store: Store) -> None:
+        own = [head.stream for head in store.streams() if is_own_run(store, head.stream)]
         for head in store.streams():
             store.check_readable(head.stream)
+        store.log.codec.register(AGENT_EVENTS)
+        for stream in own:
+            store.check_readable(stream)
         for _ in store.kinds():
             pass
 

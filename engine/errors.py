@@ -26,6 +26,7 @@ EngineError
 │   └── Fenced             the lease was taken over by another driver
 ├── FoldFailed             a fold's own handler raised
 ├── StoreFull              no room left on the disk; nothing was written
+├── StoreReadOnly          the store lies on a medium, or under permissions, that allow no writing
 ├── OutcomeUnknown         the disk refused a commit half-way; reopen to see what is there
 └── StoreClosed            the store was closed, or opened before a fork
 
@@ -306,6 +307,10 @@ class FoldFailed(EngineError):
 
 class StoreFull(EngineError):
     """The disk has no room left; nothing was written."""
+
+
+class StoreReadOnly(EngineError):
+    """The store can only be read: its medium or its permissions allow no writing. Nothing was written."""
 
 
 class OutcomeUnknown(EngineError):

@@ -115,7 +115,7 @@ def acquire(backend: Backend, stream: str, *, clock: Callable[[], int], take_ove
                 if state is Liveness.UNKNOWN:
                     note = (
                         f". It ran on {previous.host!r}, in a container or on a machine that cannot be"
-                        " seen from here: if it is surely gone, take over"
+                        " seen from here: if it is surely gone, take over (--take-over)"
                     )
                 raise LeaseHeld(stream, previous.pid, seen.epoch, note)
         new = Lease((seen.epoch if seen else 0) + 1, this_process(), clock())

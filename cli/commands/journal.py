@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from tailfold.cli.console import emit, one_line, say, say_line, time_text, write_line
-from tailfold.cli.options import AtOption, JsonOption, RunArgument, StoreOption, open_run
+from tailfold.cli.options import AtOption, JsonOption, RunArgument, StoreOption, is_own_run, open_run
 from tailfold.engine import Blob, Opaque, Recorded, Store
-from tailfold.engine.agent.events import RunStarted
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
 from tailfold.snapshots import state_hash, to_plain
@@ -108,10 +107,11 @@ def _lines(opened: Store, run: str, records: bool) -> Iterator[bytes]:
 
 
 def _require_run(opened: Store, run: str) -> None:
-    [first] = opened.read(run, limit=1)
-    if not isinstance(first.event, RunStarted):
+    if not is_own_run(opened, run):
+        [first] = opened.read(run, limit=1)
         raise BadArgument(
-            f"stream {run!r} is no run (it begins with {first.kind!r}), so this command has no fold for it"
+            f"stream {run!r} is no run (it begins with {first.kind!r}) of the shipped agent, so this command has"
+            " no fold for it"
         )
 
 

@@ -23,6 +23,7 @@ from tailfold.cli.options import (
     JsonOption,
     RunArgument,
     StoreOption,
+    is_own_run,
     open_all,
     open_run,
     open_to_resume,
@@ -203,8 +204,7 @@ def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
     with open_all(store) as opened:
         rows = []
         for head in opened.streams():
-            [first] = opened.read(head.stream, limit=1)
-            if not isinstance(first.event, RunStarted):
+            if not is_own_run(opened, head.stream):
                 continue
             state = opened.load(head.stream, run_fold).state
             if as_json:

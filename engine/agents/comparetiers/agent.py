@@ -25,15 +25,20 @@ cheapest of several products.
 - Say whether a price is for a month or a year, and as of which date it is.
 - Answer in one to three sentences of plain text, in the language of the question."""
 
-_NUMBER = r"\d[\d,]*+(?:\.\d++)?"  # possessive: a model that repeats digits must not cost quadratic time
+_NUMBER = r"\d[\d,.]*+"  # possessive: a model that repeats digits must not cost quadratic time
+_CODE = r"USD|EUR|GBP|CHF|JPY|CAD|AUD|SEK|NOK|DKK|PLN|CZK|INR|CNY|BRL"
 _AMOUNT = re.compile(
-    rf"(?P<symbol>[$€£])\s?(?P<after>{_NUMBER})"
-    rf"|\b(?P<code>USD|EUR|GBP)\s?(?P<coded>{_NUMBER})"
-    rf"|(?<![\d.,])(?P<before>{_NUMBER})\s?"
-    r"(?:(?P<sign>[$€£])(?!\s?\d)|(?P<word>USD|EUR|GBP|(?:US )?dollars?|euros?)\b)",
+    rf"(?P<symbol>[$€£¥＄])\s*(?P<after>{_NUMBER})"
+    rf"|\b(?P<code>{_CODE})\s*(?P<coded>{_NUMBER})"
+    rf"|(?<![\d.,])(?P<before>{_NUMBER})\s*"
+    rf"(?:(?P<sign>[$€£¥])(?!\s?\d)|(?P<word>{_CODE}|(?:US )?dollars?|bucks|euros?|francs?)\b)"
+    rf"|(?<![\d.,])(?P<bare>{_NUMBER})\s*(?:/|per\b|an?\b)\s*(?:month|year|mo\b|yr\b)",
     re.IGNORECASE,
 )
-_CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "dollar": "USD", "us dollar": "USD", "euro": "EUR"}
+_CURRENCIES = {
+    "$": "USD", "＄": "USD", "dollar": "USD", "us dollar": "USD", "buck": "USD", "€": "EUR", "euro": "EUR",
+    "£": "GBP", "¥": "JPY", "franc": "CHF",
+}  # fmt: skip
 _MONEY_FIELDS = ("price", "total", "monthly", "yearly")
 
 
@@ -62,10 +67,9 @@ def unsupported_amounts(state: RunState, answer: str) -> str | None:
             currency = result.get("currency", "") if isinstance(result, dict) else ""
             _collect(result, str(currency).upper(), returned)
     wrong = [
-        text.strip()
+        text.strip().rstrip(".,")
         for text, (amount, currency) in stated.items()
-        # A result that names no currency supports its amounts in any.
-        if (amount, currency) not in returned and (amount, "") not in returned
+        if not _is_supported(amount, currency, returned)
     ]
     if not wrong:
         return None
@@ -75,10 +79,28 @@ def unsupported_amounts(state: RunState, answer: str) -> str | None:
     )
 
 
+def _is_supported(amount: Decimal, currency: str, returned: set[tuple[Decimal, str]]) -> bool:
+    # A result that names no currency supports its amounts in any, and a bare number stands for any currency.
+    if currency == "":
+        return any(amount == known for known, _ in returned)
+    return (amount, currency) in returned or (amount, "") in returned
+
+
 def _amount(match: re.Match[str]) -> tuple[Decimal, str]:
-    digits = match["after"] or match["before"] or match["coded"]
-    name = (match["symbol"] or match["sign"] or match["code"] or match["word"]).lower().removesuffix("s")
-    return Decimal(digits.replace(",", "")), _CURRENCIES.get(name, name.upper())
+    digits = match["after"] or match["before"] or match["coded"] or match["bare"]
+    name = (match["symbol"] or match["sign"] or match["code"] or match["word"] or "").lower().removesuffix("s")
+    return _number(digits.rstrip(".,")), _CURRENCIES.get(name, name.upper())
+
+
+def _number(digits: str) -> Decimal:
+    """Read 1,234.50 and 1.234,50 and 60,00 alike: the last mark is the decimal one if two digits follow it."""
+    mark = max(digits.rfind("."), digits.rfind(","))
+    whole, cents = digits, ""
+    if mark >= 0 and (
+        len(digits) - mark - 1 in (1, 2) or (digits.count(digits[mark]) == 1 and digits[mark] == ".")
+    ):
+        whole, cents = digits[:mark], digits[mark + 1 :]
+    return Decimal(re.sub("[.,]", "", whole) + ("." + cents if cents else ""))
 
 
 def _collect(value: Any, currency: str, amounts: set[tuple[Decimal, str]]) -> None:

@@ -15,7 +15,7 @@ from tailfold.engine.agent.loop import Reply
 from tailfold.engine.agent.messages import ModelRequest
 
 _SEATS = re.compile(
-    r"(?<![\d,])(\d[\d,]*+)[\s-]*+(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
+    r"(?<![\d,.-])(\d[\d,]*+)[\s-]*+(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
     r"|\b(?:team|company|group) of (\d[\d,]*)\b",
     re.IGNORECASE,
 )

@@ -130,7 +130,7 @@ def _product(catalogue: Catalogue, name: str) -> Product:
         known = ", ".join(product.name for product in catalogue.products)
         raise ToolFailed(
             f"there is no product {name!r} in the catalogue"
-            + (f"; did you mean {' or '.join(hint)}?" if hint else "")
+            + (f"; did you mean {' or '.join(hint)}?" if hint else ".")
             + f" It has: {known}"
         )
     return product

@@ -23,6 +23,7 @@ from tailfold.engine.errors import (
     StoreDamaged,
     StoreFull,
     StoreNotFound,
+    StoreReadOnly,
 )
 
 MAP_BYTES = 256 << 30
@@ -88,7 +89,7 @@ class Environment:
                     if shared is self:
                         del self._open[key]
                 if self.pid == os.getpid():  # a forked child must not touch its parent's locks
-                    if self.durability is Durability.RELAXED:
+                    if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
                         self.env.sync(True)
                     self.env.close()
 
@@ -108,7 +109,7 @@ class Environment:
         missing = [name for name in keys.TABLES if name.encode() not in present]
         if missing and not new:
             raise StoreDamaged(str(self.path), [f"table {name!r} is missing" for name in missing])
-        if not new:
+        if not new or self.env.flags()["readonly"]:
             return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
         with self.env.begin(write=True) as txn:
             tables = {name: self.env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
@@ -164,6 +165,8 @@ def translated(error: lmdb.Error, path: Path) -> EngineError:
     """Return what an error of LMDB means here."""
     if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC or _is_full(error, path):
         return StoreFull(f"no room left on the disk of {path}: nothing was written")
+    if isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EROFS, errno.EACCES):
+        return StoreReadOnly(f"the store at {path} can only be read: nothing was written")
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
         return StoreDamaged(str(path), check_pages(path) or [str(error)])
     if error.code in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
@@ -208,10 +211,24 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
         except _NOT_LMDB:
             raise _not_lmdb(path) from None
         except lmdb.Error as error:
+            if existed and error.code in (errno.EROFS, errno.EACCES, errno.EPERM):
+                return _open_to_read(path, map_bytes)
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
         else:
             env.reader_check()
             return env
+
+
+def _open_to_read(path: Path, map_bytes: int) -> lmdb.Environment:
+    """Open a store on a medium that cannot be written to. Without locks: nobody can write to it meanwhile."""
+    try:
+        return lmdb.open(
+            str(path), readonly=True, lock=False, max_dbs=len(keys.TABLES) + 8, map_size=map_bytes, readahead=False
+        )
+    except _NOT_LMDB:
+        raise _not_lmdb(path) from None
+    except lmdb.Error as error:
+        raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
 
 
 _NOT_LMDB = (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError)
