@@ -4,6 +4,7 @@ so a child process looks first, and if it dies, this one lives to say what is da
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import signal
@@ -74,6 +75,7 @@ def _in_child(path: Path, look: Callable[[Store], object], create: bool, writing
     try:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 2)  # LMDB prints its failed assertions
+        faulthandler.disable()  # the parent says what is wrong
         try:
             _look(path, look, create)
         except (EngineError, OSError, KeyboardInterrupt) as error:

@@ -328,6 +328,20 @@ def test_ctrl_c_leaves_a_resumable_run_and_says_how(tmp_path: Path) -> None:
     assert [e["payload"]["taken_from_pid"] for e in resumed] == [None], "it let go in good order"
 
 
+def test_verify_of_a_store_that_is_being_written_to_finds_nothing(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s").close()
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "s"), "own"], cwd=Path(__file__).parent.parent
+    )
+    rounds = 0
+    with Store.open(tmp_path / "s", create=False) as store:
+        while writer.poll() is None:
+            rounds += 1
+            assert store.verify().findings == []
+    assert writer.returncode == 0
+    assert rounds > 3
+
+
 def test_readers_go_on_while_a_writer_writes(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s") as store:
         store.append("a", [Deposited(1)] * 2000, expected=0)

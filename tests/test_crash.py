@@ -183,6 +183,34 @@ def test_creating_a_store_may_die_at_any_moment(tmp_path: Path) -> None:
         store.append("a", Deposited(1), expected=ANY)
 
 
+@pytest.mark.parametrize("size", [0, 1, 144, 4096, 8191])
+def test_a_creation_that_was_cut_short_begins_anew(size: int, tmp_path: Path) -> None:
+    import lmdb
+
+    path = tmp_path / "s"
+    path.mkdir()
+    lmdb.open(str(path)).close()
+    whole = (path / "data.mdb").read_bytes()
+    (path / "data.mdb").write_bytes(whole[:size])
+    with Store.open(path) as store:
+        store.append("a", Deposited(1), expected=0)
+
+
+@pytest.mark.parametrize("size", [152, 4096, 8191])
+def test_a_store_that_was_cut_down_is_damaged_and_not_made_anew(size: int, tmp_path: Path) -> None:
+    from tailfold.engine.errors import StoreDamaged
+
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        for i in range(5):
+            store.append("a", Deposited(1), expected=i)
+    whole = (path / "data.mdb").read_bytes()
+    (path / "data.mdb").write_bytes(whole[:size])
+    with pytest.raises(StoreDamaged):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == whole[:size]
+
+
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     """The write fails inside the kernel, by a limit on the size of files."""
     script = """

@@ -287,6 +287,31 @@ def test_a_missing_table_is_damage(tmp_path: Path) -> None:
         Store.open(path)
 
 
+def test_a_store_that_can_only_be_read_is_read_and_never_written_to(copy: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("permissions do not bind root; the read-only medium is tried by hand")
+    (copy / "data.mdb").chmod(0o400)
+    copy.chmod(0o500)
+    assert tailfold(copy, "show", "r-1").returncode == 0
+    assert tailfold(copy, "run", QUESTION, "--model", "rules").returncode == 1
+
+
+def test_a_probe_that_was_killed_from_outside_is_no_damage(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal
+
+    from tailfold.cli.guard import probe
+    from tailfold.engine.errors import Corruption, EngineError
+
+    for number, kind in (
+        (signal.SIGTERM, EngineError),
+        (signal.SIGKILL, EngineError),
+        (signal.SIGSEGV, Corruption),
+    ):
+        with pytest.raises(kind) as said:
+            probe(copy, lambda store, number=number: os.kill(os.getpid(), number))  # type: ignore[misc]
+        assert isinstance(said.value, Corruption) == (number == signal.SIGSEGV)
+
+
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     old = os.umask(0)
     try:

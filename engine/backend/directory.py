@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from tailfold.engine.errors import StoreNotFound
 
 _OWN_FILES = ("data.mdb", "lock.mdb")
+_METAS_BYTES = 2 * 4096
+_TRANSACTION_AT = 144
+"""Where the number of the last transaction stands in LMDB 0.9's first meta page."""
 
 
 def prepare(path: Path, create: bool) -> None:
@@ -15,6 +19,8 @@ def prepare(path: Path, create: bool) -> None:
     data = path / "data.mdb"
     if path.is_dir():
         if data.is_file() and data.stat().st_size > 0:
+            if create and is_unborn(data):
+                data.write_bytes(b"")  # LMDB begins anew with an empty file
             return
         others = sorted(entry.name for entry in path.iterdir() if entry.name not in _OWN_FILES)
         if others:
@@ -28,6 +34,27 @@ def prepare(path: Path, create: bool) -> None:
         path.chmod(0o700)
     except OSError as error:
         raise StoreNotFound(str(path), f"it cannot be made ({error.strerror})") from None
+
+
+def is_unborn(data: Path) -> bool:
+    """Say whether a data file was left by a creation that the disk or a crash cut short.
+
+    LMDB writes two meta pages at once; with less than both, and no transaction in the first, nothing was ever
+    stored. A store that was cut down to this has a transaction number there, and is damaged.
+    """
+    with data.open("rb") as file:
+        start = file.read(_METAS_BYTES)
+    if len(start) >= _METAS_BYTES:
+        return False
+    transaction = start[_TRANSACTION_AT : _TRANSACTION_AT + 8]
+    return not any(transaction)
+
+
+def discard(path: Path) -> None:
+    """Take away the files of a store that could not be made."""
+    for name in _OWN_FILES:
+        with suppress(OSError):
+            (path / name).unlink()
 
 
 def sync(path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tailfold.engine import ANY, EXISTS, Durability, Fold, LmdbBackend, MemoryBackend, Store
@@ -93,6 +95,55 @@ def test_nonsense_arguments_are_refused(store: Store) -> None:
     ):
         with pytest.raises(BadArgument):
             use()
+
+
+def test_events_may_come_from_an_iterator_and_an_empty_one_is_refused(store: Store) -> None:
+    with pytest.raises(BadArgument):
+        store.append("new", iter(()), expected=0)  # type: ignore[arg-type]
+    assert list(store.streams()) == []
+    done = store.append("a", (Deposited(i) for i in range(3)), expected=0, key="k")  # type: ignore[arg-type]
+    assert done.last == 3
+    with pytest.raises(KeyReused):
+        store.append("a", (Deposited(9) for _ in range(3)), expected=3, key="k")  # type: ignore[arg-type]
+    assert store.verify().findings == []
+
+
+def test_a_retry_may_have_another_order_of_its_dictionaries(store: Store) -> None:
+    store.append("a", Noted("x", {"a": 1, "b": 2}), expected=0, key="k")
+    assert store.append("a", Noted("x", {"b": 2, "a": 1}), expected=0, key="k").repeated
+
+
+@pytest.mark.parametrize("bad", [5, "\udc80", "", "x" * 2000, b"k"])
+def test_a_key_that_cannot_be_one_disturbs_nobody_in_its_group(bad: Any, store: Store) -> None:
+    async def main() -> list[object]:
+        appends = [store.append_async("good", Deposited(1), expected=0)]
+        appends += [store.append_async("bad", Deposited(1), expected=0, key=bad)]
+        return list(await asyncio.gather(*appends, return_exceptions=True))
+
+    good, refused = asyncio.run(main())
+    assert isinstance(refused, BadArgument)
+    assert not isinstance(good, BaseException)
+    for stream in (None, b"x", 5):
+        with pytest.raises(BadArgument):
+            store.append(stream, Deposited(1), expected=0)  # type: ignore[arg-type]
+
+
+def test_a_spoilt_handle_writes_no_snapshot(store: Store) -> None:
+    fragile: Fold[list[int]] = Fold("fragile", lambda: [0], state_type=list[int])
+
+    @fragile.on(Deposited)
+    def _(state: list[int], event: Deposited) -> None:
+        state[0] += event.amount
+        if event.amount == 99:
+            raise ValueError("no")
+
+    live = store.live("a", fragile)
+    live.append(Deposited(1))
+    with pytest.raises(FoldFailed):
+        live.append(Deposited(5), Deposited(99))
+    with pytest.raises(EngineError, match="refresh"):
+        live.snapshot()
+    assert store.load("a", fragile, at=1).state == [1]
 
 
 def test_streams_are_listed_by_name_page_after_page(store: Store) -> None:

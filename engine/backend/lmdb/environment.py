@@ -213,6 +213,10 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
         except lmdb.Error as error:
             if existed and error.code in (errno.EROFS, errno.EACCES, errno.EPERM):
                 return _open_to_read(path, map_bytes)
+            if not existed:
+                directory.discard(path)
+            if error.code == errno.ENOSPC:
+                raise StoreFull(f"no room left on the disk of {path}: the store was not made") from None
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
         else:
             env.reader_check()
