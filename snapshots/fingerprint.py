@@ -18,6 +18,7 @@ import importlib
 import importlib.metadata
 import sys
 import types
+import typing
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -203,6 +204,11 @@ class _Graph:
         custom = getattr(type(thing), "__fingerprint__", None)
         if custom is not None:
             return f"{type(thing).__qualname__} {self._token(custom(thing))}"
+        origin = typing.get_origin(thing)
+        if origin is not None:  # an alias lends its origin's attributes, which are not its own
+            return f"alias {self._token(origin)}[{self._tokens(typing.get_args(thing))}]"
+        if type(thing).__module__ == "typing":
+            return repr(thing)
         if type(thing) in (list, tuple):
             return f"{type(thing).__name__}[{self._tokens(thing)}]"
         if type(thing) in (dict, types.MappingProxyType):
