@@ -411,6 +411,9 @@ def _module_of(thing: Any) -> str:
     return str(getattr(thing, "__module__", None) or type(thing).__module__)
 
 
+_AGENTS = (["agent"], ["agents"])
+
+
 def _main_package() -> str:
     """Return the package of the program that was started with ``python -m package.module``."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
@@ -418,7 +421,9 @@ def _main_package() -> str:
 
 
 def _top(module: str | None) -> str:
-    return (module or "").split(".")[0]
+    parts = (module or "").split(".")
+    # The shipped agents are programs that use the engine: what is engine is not theirs.
+    return ".".join(parts[:3]) if parts[:2] == ["tailfold", "engine"] and parts[2:3] in _AGENTS else parts[0]
 
 
 def _imported(name: str, package: str | None) -> types.ModuleType | None:
