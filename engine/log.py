@@ -164,7 +164,9 @@ class Log:
         # Only now: had the append been refused, its registry rows would not have been written.
         if prepared.described and not appended.repeated:
             self._described.update(prepared.described)
-        return Written(appended, prepared.records, sum(map(len, prepared.append.records)))
+        data = prepared.append.records
+        size = len(data[0]) if len(data) == 1 else sum(map(len, data))
+        return Written(appended, prepared.records, size)
 
     # -- read ------------------------------------------------------------------------------------------
 

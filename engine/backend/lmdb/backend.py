@@ -104,6 +104,7 @@ class LmdbBackend(SnapshotRows):
         """Check every append in turn, then write all that passed, sorted, table by table."""
         outcomes: list[Appended | EngineError] = []
         touched: dict[str, tuple[int, keys.StreamRow]] = {}
+        there = self._streams_of(txn, {append.stream for append in batch})
         event_rows: list[tuple[bytes, bytes]] = []
         position_rows: list[tuple[bytes, bytes]] = []
         id_rows: dict[bytes, keys.IdRow] = {}
@@ -113,7 +114,7 @@ class LmdbBackend(SnapshotRows):
         next_number: int | None = None
         for append in batch:
             name = append.stream
-            known = touched.get(name) or self._stream(txn, name)
+            known = touched.get(name) or there.get(name)
             number, row = known if known is not None else (0, None)
             version = row.version if row is not None else 0
             lease = self._lease(txn, name) if append.epoch is not None else None
@@ -167,8 +168,9 @@ class LmdbBackend(SnapshotRows):
             at_end = not events.last() or events.key() < event_rows[0][0]
             events.putmulti(event_rows, append=at_end)
             txn.cursor(self._positions).putmulti(position_rows, append=True)
-            for number, row in touched.values():
-                txn.put(keys.STREAM_KEY.pack(number), keys.encode(row), db=self._streams)
+            pack_stream, encode = keys.STREAM_KEY.pack, keys.encode
+            heads = sorted([(pack_stream(number), encode(row)) for number, row in touched.values()])
+            txn.cursor(self._streams).putmulti(heads)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
         return outcomes
@@ -371,6 +373,27 @@ class LmdbBackend(SnapshotRows):
         if row.name != name:
             raise StoreDamaged(str(self.path), [f"the head of stream {name!r} is that of {row.name!r}"])
         return int.from_bytes(key, "big"), row
+
+    def _streams_of(self, txn: _Txn, names: set[str]) -> dict[str, tuple[int, keys.StreamRow]]:
+        """Return the heads of those *names* that exist; many at once, in two calls."""
+        if len(names) == 1:
+            [name] = names
+            known = self._stream(txn, name)
+            return {name: known} if known is not None else {}
+        numbers = {
+            key: name.decode() for name, key in txn.cursor(self._names).getmulti([n.encode() for n in names])
+        }
+        decode = keys.decode_stream_row
+        found: dict[str, tuple[int, keys.StreamRow]] = {}
+        try:
+            for key, stored in txn.cursor(self._streams).getmulti(list(numbers)):
+                row = decode(stored)
+                found[row.name] = int.from_bytes(key, "big"), row
+        except msgspec.MsgspecError:
+            found.clear()
+        if found.keys() != set(numbers.values()):  # something is damaged: look again, one by one, to say what
+            return {name: known for name in names if (known := self._stream(txn, name)) is not None}
+        return found
 
     def _stream_row(self, txn: _Txn, key: bytes, name: str) -> keys.StreamRow:
         stored = txn.get(key, db=self._streams)
