@@ -22,7 +22,9 @@ class Growing(Protocol):
 
 
 THOROUGH_FIRST = 4
-THOROUGH_EVERY = 32
+"""So many encodings are compared at every level, types included; later ones for equality…"""
+THOROUGH_EVERY = 16
+"""…and one in so many thoroughly."""
 
 
 class Encoded(NamedTuple):

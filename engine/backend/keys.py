@@ -28,7 +28,7 @@ TABLES = (
     "children",
     "checkpoints",
 )
-"""Every named database of a store. The last four are made now and filled by later releases."""
+"""Every named database of a store. The last two are made now and filled by later releases."""
 
 EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 """events: stream number, version, position, chain hash -> record bytes."""
