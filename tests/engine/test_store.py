@@ -272,6 +272,24 @@ def test_a_store_that_was_deleted_and_made_again_is_the_new_one(tmp_path: Path) 
     one.close()
 
 
+def test_a_store_that_another_process_made_anew_is_not_taken_for_the_open_one(tmp_path: Path) -> None:
+    import shutil
+    import subprocess
+    import sys
+
+    old = Store.open(tmp_path / "s")
+    old.append("old", Deposited(1), expected=0)
+    shutil.rmtree(tmp_path / "s")
+    script = "import sys; from tailfold.engine import Store; Store.open(sys.argv[1]).close()"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "s")], check=True)
+    new = Store.open(tmp_path / "s")
+    new.append("new", Deposited(1), expected=0)
+    new.close()
+    old.close()
+    with Store.open(tmp_path / "s", create=False) as store:
+        assert [head.stream for head in store.streams()] == ["new"]
+
+
 def test_the_map_grows_without_losing_an_append(tmp_path: Path) -> None:
     backend = LmdbBackend(tmp_path / "s", map_bytes=1 << 19, durability=Durability.RELAXED)
     with Store.open(backend=backend) as store:
