@@ -119,10 +119,6 @@ class Codec:
         union = cast(Any, Union[tuple(self._classes.values())])  # noqa: UP007 - built at run time
         self._decode = msgspec.msgpack.Decoder(union, dec_hook=self._decode_hook).decode
 
-    def type_of(self, kind: str) -> type[Event] | None:
-        """Return the class that declares *kind*, if any is registered."""
-        return self._types.get(kind)
-
     # -- encode ----------------------------------------------------------------------------------------
 
     def encode(self, event: Event, time_ns: int, causation: str | None, correlation: str | None) -> Encoded:

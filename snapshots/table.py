@@ -33,7 +33,6 @@ REPR_ITEMS = 20
 HASH_BYTES = 16
 
 _COUNTS = struct.Struct(f">{WAYS}Q")
-_NONE = bytes(chunks.DIGEST_BYTES)
 _FIXED = (str, int, bytes, float, bool, type(None), Decimal, UUID, datetime, date, time, timedelta, Enum)
 _encode_key = msgspec.msgpack.Encoder(order="sorted").encode
 _ABSENT: Any = object()

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -287,13 +288,33 @@ def test_a_missing_table_is_damage(tmp_path: Path) -> None:
         Store.open(path)
 
 
-def test_a_store_that_can_only_be_read_is_read_and_never_written_to(copy: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("permissions do not bind root; the read-only medium is tried by hand")
-    (copy / "data.mdb").chmod(0o400)
-    copy.chmod(0o500)
-    assert tailfold(copy, "show", "r-1").returncode == 0
-    assert tailfold(copy, "run", QUESTION, "--model", "rules").returncode == 1
+def test_a_store_that_can_only_be_read_is_read_and_never_written_to(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+
+    import lmdb
+    from tailfold.engine.errors import StoreReadOnly
+
+    inner = lmdb.open
+
+    def on_a_read_only_medium(*arguments: Any, **how: Any) -> Any:
+        if not how.get("readonly"):
+            error = lmdb.Error("a read-only file system")
+            error.code = errno.EROFS  # type: ignore[misc]
+            raise error
+        return inner(*arguments, **how)
+
+    monkeypatch.setattr("tailfold.engine.backend.lmdb.environment.lmdb.open", on_a_read_only_medium)
+    before = (copy / "data.mdb").read_bytes()
+    with Store.open(copy, create=False) as store:
+        assert store.verify().sound
+        assert len(list(store.read("r-1"))) == 12
+        with pytest.raises(StoreReadOnly):
+            store.append("r-1", Deposited(1), expected=12)
+        with pytest.raises(StoreReadOnly), store.drive("r-1"):
+            pass
+    assert (copy / "data.mdb").read_bytes() == before
 
 
 def test_a_probe_that_was_killed_from_outside_is_no_damage(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

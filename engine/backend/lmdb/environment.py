@@ -167,20 +167,25 @@ def check_pages(path: Path) -> list[str]:
 
 def translated(error: lmdb.Error, path: Path) -> EngineError:
     """Return what an error of LMDB means here."""
-    if isinstance(error, lmdb.DiskError) or error.code == errno.ENOSPC or _is_full(error, path):
+    if isinstance(error, lmdb.DiskError) or _code(error) == errno.ENOSPC or _is_full(error, path):
         return StoreFull(f"no room left on the disk of {path}: nothing was written")
-    if isinstance(error, lmdb.ReadonlyError) or error.code in (errno.EROFS, errno.EACCES):
+    if isinstance(error, lmdb.ReadonlyError) or _code(error) in (errno.EROFS, errno.EACCES):
         return StoreReadOnly(f"the store at {path} can only be read: nothing was written")
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
         return StoreDamaged(str(path), check_pages(path) or [str(error)])
-    if error.code in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
+    if _code(error) in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
         return OutcomeUnknown(f"the disk of {path} failed ({error}): reopen the store and look")
     return StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"])
 
 
+def _code(error: lmdb.Error) -> int:
+    """Return the system's error number; lmdb's own complaints have none."""
+    return int(getattr(error, "code", 0))
+
+
 def _is_full(error: lmdb.Error, path: Path) -> bool:
     """Say whether an I/O error was a short write on a full disk, which LMDB reports as such."""
-    if error.code != errno.EIO or not hasattr(os, "statvfs"):
+    if _code(error) != errno.EIO or not hasattr(os, "statvfs"):
         return False
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize < 1 << 20
@@ -215,11 +220,11 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
         except _NOT_LMDB:
             raise _not_lmdb(path) from None
         except lmdb.Error as error:
-            if existed and error.code in (errno.EROFS, errno.EACCES, errno.EPERM):
+            if existed and _code(error) in (errno.EROFS, errno.EACCES, errno.EPERM):
                 return _open_to_read(path, map_bytes)
             if not existed:
                 directory.discard(path)
-            if error.code == errno.ENOSPC:
+            if _code(error) == errno.ENOSPC:
                 raise StoreFull(f"no room left on the disk of {path}: the store was not made") from None
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
         else:
