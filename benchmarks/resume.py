@@ -60,7 +60,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=int, default=1000, help="events between snapshots")
     parser.add_argument("--bytes", type=int, default=120, help="text bytes of a message")
     parser.add_argument("--repeats", type=int, default=200, help="resumes measured")
-    parser.add_argument("--append-events", type=int, default=60_000, help="events of the append comparison")
+    parser.add_argument("--append-events", type=int, default=120_000, help="events of the append comparison")
     parser.add_argument("--dir", default=None, help="where to write; default: the temporary directory")
     parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
 
@@ -157,7 +157,7 @@ def _doubled(arguments: argparse.Namespace) -> float:
 def _append_run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A long run of appends with and without snapshots, taking turns: what snapshotting costs."""
     return [
-        _slowdown(arguments, Durability.DURABLE, arguments.append_events // 2),
+        _slowdown(arguments, Durability.DURABLE, arguments.append_events // 4),
         _slowdown(arguments, Durability.RELAXED, arguments.append_events),
     ]
 
