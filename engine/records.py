@@ -178,7 +178,7 @@ class Codec:
             if len(digest) != Blob.DIGEST_BYTES or not isinstance(size, int) or size < 0:
                 raise ValueError("not a reference to a blob")
             return Blob.stored(digest, size, self._load_blob)
-        raise NotImplementedError(f"fields of type {expected.__qualname__} cannot be stored")
+        raise TypeError(f"fields of type {expected.__qualname__} cannot be stored")
 
     # -- decode ----------------------------------------------------------------------------------------
 

@@ -188,6 +188,6 @@ def decode_hook(reader: ChunkReader | None) -> Callable[[type, Any], Any]:
             return Series._from_root(Typed(arguments[0] if arguments else Any), value, reader)
         if origin is Table:
             return Table._from_root(arguments or (Any, Any), value, reader)
-        raise NotImplementedError(f"a state cannot hold {expected!r}")
+        raise TypeError(f"a state cannot hold {expected!r}")
 
     return hook

@@ -100,6 +100,31 @@ def test_an_event_that_could_not_be_read_back_is_never_stored(event: Event, why:
     assert why in str(refused.value)
 
 
+class Shape:
+    """A class that neither msgspec nor we can read."""
+
+
+class Drawn(Event, frozen=True):
+    kind = "drawn"
+    shape: Shape
+
+
+class DrawnByNumber(Event, frozen=True):
+    kind = "drawn"
+    shape: int
+
+
+def test_a_field_of_a_class_that_cannot_be_read_is_refused_by_name_both_ways() -> None:
+    """An int would be written well, but nothing could read it as a `Shape`."""
+    with pytest.raises(BadArgument, match=r"fields of type .*Shape cannot be stored"):
+        codec().encode(Drawn(3), 0, None, None)  # type: ignore[arg-type]
+    written = codec().encode(DrawnByNumber(3), 0, None, None)
+    reading = codec()
+    reading.register([Drawn])
+    with pytest.raises(Undecodable, match="drawn@1"):
+        reading.decode_page("a", 0, [written.data])
+
+
 def test_the_live_state_is_folded_from_what_will_be_read_back(store: Store) -> None:
     live = store.live("a", account)
     live.append(Noted("x", {"pair": (1, 2)}))
