@@ -28,7 +28,7 @@ import msgspec
 from tailfold.engine.backend.memory import MemoryBackend
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
-from tailfold.engine.snapshotting import FoldFacts
+from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.store import Store
 from tailfold.snapshots import every, never
 from tailfold.snapshots.chunks import ChunkReader, pack, unpack

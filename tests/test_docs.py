@@ -18,9 +18,9 @@ from tailfold.engine.agent.state import run_fold
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.commit import GROUP_MAX
 from tailfold.engine.backend.port import FORMAT_VERSION, HASH_BYTES
+from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.names import KIND_MAX_BYTES, RUN_ID_MAX_CHARS, STREAM_NAME_MAX_BYTES
 from tailfold.engine.records import RECORD_BYTES_MAX, RECORD_FIELDS
-from tailfold.engine.snapshotting import FoldFacts
 
 from tests.cli.command import PROGRAM, environment
 

@@ -135,7 +135,7 @@ WHOLE: list[tuple[dict[str, str], str, str, str]] = [
     ({"prog.py": HEAD + ON.format(body="state.total += 1")}, "prog.py", 'Fold("f", State)', 'Fold("f", State, strict=True)'),
 ]  # fmt: skip
 
-RUN = "import prog; from tailfold.engine.snapshotting import FoldFacts; f = FoldFacts(prog.fold); print(f.unusable or f.fold_id.hex())"
+RUN = "import prog; from tailfold.engine.fold_facts import FoldFacts; f = FoldFacts(prog.fold); print(f.unusable or f.fold_id.hex())"
 
 
 def fold_id(folder: Path, files: dict[str, str], seed: str = "0", python: str = sys.executable) -> str:
@@ -186,7 +186,7 @@ def test_a_fold_that_reaches_too_much_has_no_snapshots_rather_than_wrong_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tailfold.engine import MemoryBackend, Store
-    from tailfold.engine.snapshotting import FoldFacts
+    from tailfold.engine.fold_facts import FoldFacts
     from tailfold.snapshots import every
 
     from tests.domain import Deposited, account
