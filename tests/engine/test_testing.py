@@ -1,0 +1,98 @@
+"""The laws of folds that users get: good folds keep them, and a fold that breaks one is found."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tailfold.engine import Event, Fold, MemoryBackend, Store
+from tailfold.engine.testing import LawBroken, check_fold, check_hash_seeds
+from tailfold.engine.testing import given as given_
+from tailfold.snapshots import Series
+
+from tests.domain import Account, Deposited, Noted, Withdrawn, account
+from tests.growing import Said, talk
+
+
+@pytest.mark.parametrize("events", [0, 1, 40])
+def test_the_shipped_laws_hold_for_the_tests_own_folds(events: int) -> None:
+    chance = random.Random(3)
+    history: list[Event] = [Said(f"p{chance.randrange(9)}", "x" * (i % 5)) for i in range(events)]
+    check_fold(talk, history)
+    check_fold(account, [Deposited(i) for i in range(events)])
+
+
+def test_the_agents_own_fold_keeps_the_laws() -> None:
+    import asyncio
+
+    from tailfold.engine.agent.models import RuleModel
+    from tailfold.engine.agent.runtime import start
+    from tailfold.engine.agent.state import run_fold
+    from tailfold.engine.agents.comparetiers import comparetiers, shipped
+    from tailfold.engine.agents.comparetiers import rule as price_rule
+
+    store = Store.open(backend=MemoryBackend())
+    question = "Which is cheapest for 10 seats: Slack, Zoom or Linear?"
+    asyncio.run(start(store, "r", comparetiers(shipped(), "x"), RuleModel(price_rule), question))
+    check_fold(run_fold, [r.event for r in store.read("r") if isinstance(r.event, Event)])
+
+
+# -- folds that break a law are found --------------------------------------------------------------------
+
+
+def test_a_fold_that_reads_the_clock_or_randomness_is_found() -> None:
+    import time
+
+    for impure in (lambda s, e: [*s, time.time()], lambda s, e: [*s, random.random()]):
+        bad: Fold[list[float]] = Fold("bad", list, state_type=list[float])
+        bad.on(Deposited)(impure)
+        with pytest.raises(LawBroken, match="not deterministic"):
+            check_fold(bad, [Deposited(1)])
+
+
+def test_a_fold_that_depends_on_the_hash_seed_is_found() -> None:
+    from tests import seeded
+
+    with pytest.raises(LawBroken, match="hash seed"):
+        check_hash_seeds(seeded.first_of_a_set, [Noted(str(i)) for i in range(20)])
+
+
+def test_a_fold_that_changes_an_item_after_appending_it_is_found() -> None:
+    @dataclass
+    class Box:
+        n: int = 0
+
+    @dataclass
+    class Boxes:
+        items: Series[Box] = field(default_factory=Series[Box])
+        first: Box | None = None
+
+    bad: Fold[Boxes] = Fold("boxes", Boxes)
+
+    @bad.on(Deposited)
+    def _(state: Boxes, event: Deposited) -> None:
+        box = Box(event.amount)
+        state.items.append(box)
+        if state.first is None:
+            state.first = box
+        state.first.n += 1  # two fields hold one object: a snapshot makes two of it
+
+    with pytest.raises(LawBroken):
+        check_fold(bad, [Deposited(1), Deposited(2), Deposited(3)])
+
+
+def test_a_state_that_would_not_come_back_is_found() -> None:
+    bad: Fold[Any] = Fold("loose", list)
+    bad.on(Deposited)(lambda s, e: [*s, (e.amount, e.amount)])
+    with pytest.raises(LawBroken, match="annotate"):
+        check_fold(bad, [Deposited(1)])
+
+
+def test_given_when_then() -> None:
+    given_(account, Deposited(5)).when(Withdrawn(2)).then(Account(balance=3, events=2))
+    given_(account, Deposited(5)).when(lambda state: state.balance).then(5)
+    given_(account).then(lambda state: state.balance == 0)
+    with pytest.raises(LawBroken):
+        given_(account).when(Deposited(1)).then(Account())
