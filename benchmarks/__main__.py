@@ -9,9 +9,9 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, fold, resume
+from benchmarks import append, fold, resume, upcast
 
-BENCHMARKS = {"append": append, "fold": fold, "resume": resume}
+BENCHMARKS = {"append": append, "fold": fold, "resume": resume, "upcast": upcast}
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,8 @@ EngineError
 │   ├── SchemaTooNew       an event's schema version is newer than the code's
 │   ├── SchemaTooOld       an event's schema version is older and no step lifts it
 │   ├── Undecodable        a payload does not fit its own (kind, version)
+│   ├── StepFailed         a step of the upcasters raised, or gave what the current schema refuses
+│   ├── BadSteps           the upcasters do not form a chain to the code's events
 │   └── UnknownKind        a strict fold met a kind that it does not know
 ├── Conflict               somebody else was first; nothing was written
 │   ├── WrongVersion       the stream is not at the expected version
@@ -37,6 +39,9 @@ modules that use those libraries. Unless a class says otherwise, the store is as
 from __future__ import annotations
 
 from typing import Any
+
+PAYLOAD_SHOWN = 500
+"""Characters of a payload that an error's message shows; the error carries all of it."""
 
 
 def _rebuild(cls: type[EngineError], args: tuple[Any, ...], data: dict[str, Any]) -> EngineError:
@@ -216,7 +221,8 @@ class SchemaTooOld(SchemaError):
     def __init__(self, stream: str, version: int, kind: str, stored: int, known: int) -> None:
         super().__init__(
             f"stream {stream!r} version {version}: {kind!r} was written at schema version {stored},"
-            f" the code is at {known} and no upcaster lifts {stored} to {stored + 1}. Register the step"
+            f" the code is at {known} and no step lifts {stored}. Register it with Upcasters, or"
+            " open the store with code that has it and migrate"
         )
         self.stream = stream
         self.version = version
@@ -237,6 +243,28 @@ class Undecodable(SchemaError):
         self.version = version
         self.tag = tag
         self.why = why
+
+
+class StepFailed(SchemaError):
+    """A step of the upcasters raised, or gave what the current schema refuses. The cause is attached."""
+
+    def __init__(self, stream: str, version: int, stored: str, step: str, payload: Any, why: str) -> None:
+        shown = repr(payload)
+        shown = shown if len(shown) <= PAYLOAD_SHOWN else f"{shown[:PAYLOAD_SHOWN]}… ({len(shown)} characters)"
+        super().__init__(
+            f"stream {stream!r} version {version}, stored as {stored!r}: step {step} failed: {why}. It was given"
+            f" {shown}. Nothing was changed; mend the step (tailfold schema explain shows each one)"
+        )
+        self.stream = stream
+        self.version = version
+        self.stored = stored
+        self.step = step
+        self.payload = payload
+        self.why = why
+
+
+class BadSteps(SchemaError):
+    """The upcasters do not form a chain to the code's events: a gap, a cycle, a dead target, an unknown kind."""
 
 
 class UnknownKind(SchemaError):

@@ -73,10 +73,18 @@ class Opaque(msgspec.Struct, frozen=True, gc=False):
     opaque_version: int
     payload: bytes
     """The payload as stored (msgpack)."""
+    newer: bool = False
+    """True if the code knows the kind, but not a schema version as high as this one."""
 
     def builtins(self) -> Any:
         """Return the payload as plain Python values: what the stored field names say, untyped."""
         return msgspec.msgpack.decode(self.payload)
+
+
+class Several(msgspec.Struct, frozen=True, gc=False):
+    """What one stored event became by its steps: several events, or none. Reads and folds see only the parts."""
+
+    events: tuple[Event, ...]
 
 
 class Blob:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from tailfold.engine.errors import BadArgument, FoldFailed, UnknownKind
-from tailfold.engine.events import Event, check_event_type
+from tailfold.engine.events import Event, Several, check_event_type
 
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)
@@ -124,6 +124,11 @@ class Fold(Generic[S]):
                     result = handler(state, event)
                     if result is not None:
                         state = result
+                elif event.__class__ is Several:
+                    for part in event.events:
+                        if self.strict and part.__class__ not in self._handlers:
+                            raise _Unhandled
+                        state = self.evolve(state, part)
                 elif self.strict:
                     raise _Unhandled
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from tailfold.engine.backend import keys
@@ -22,12 +23,15 @@ def sorted_handlers(fold: Fold[Any]) -> list[tuple[type[Event], Any]]:
 class FoldFacts(Generic[S]):
     """What snapshots need to know of a fold: its codec, its id, and the parts of the id."""
 
-    def __init__(self, fold: Fold[S]) -> None:
+    def __init__(self, fold: Fold[S], steps: Callable[[Iterable[str]], str] = lambda kinds: "") -> None:
+        """Look through *fold*; *steps* says which upcasters are in force for kinds of events."""
         self.name_hash = keys.fold_hash(fold.name)
         self.handlers = len(fold.handlers)
         self.unusable = ""
         """Why the fold can have no snapshots; empty if it can."""
+        in_force = ""
         try:
+            in_force = steps(sorted(event.kind for event in fold.handlers))
             self.codec: StateCodec[S] = StateCodec(fold.state_type)
             code = {
                 "initial": fold.initial,
@@ -42,14 +46,19 @@ class FoldFacts(Generic[S]):
             # Code can be stranger than the walk over it: no snapshots then, rather than no load.
             self.unusable = f"its code cannot be looked through ({type(error).__name__}: {error})"
             self.codec, source = StateCodec(Any), "unusable"
-        events = [survey(event).text for event, _ in sorted_handlers(fold)]
+        events = [_version_mark(event) + survey(event).text for event, _ in sorted_handlers(fold)]
         self.parts = {
             "name": fold.name,
             "version": str(fold.version),
             "source": source,
             "state": fingerprint.part(self.codec.survey.text),
             "events": fingerprint.part("\n".join(events)),
-            "upcasters": fingerprint.part(""),
+            "upcasters": fingerprint.part(in_force),
             "codec": str(CODEC_VERSION),
         }
         self.fold_id = fingerprint.fold_id(self.parts)
+
+
+def _version_mark(event: type[Event]) -> str:
+    """Tell versions of a kind with the same fields apart; version 1 never had a mark."""
+    return f"@{event.version} " if event.version > 1 else ""

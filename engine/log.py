@@ -9,9 +9,9 @@ from tailfold.engine.backend import chain
 from tailfold.engine.backend.commit import GroupCommit
 from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row, SnapshotWrite
 from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
-from tailfold.engine.events import Event, Opaque
+from tailfold.engine.events import Event, Opaque, tag
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import Codec, DecodedRecord, describe, tag_of_record
+from tailfold.engine.records import Codec, DecodedRecord, describe, read_description, tag_of_record
 
 ROWS_PER_PAGE = 256
 """Rows fetched in one read transaction: no reader pins pages while its caller works."""
@@ -29,6 +29,7 @@ class Recorded(NamedTuple):
     time_ns: int
     """UTC, nanoseconds since 1970."""
     kind: str
+    """The kind of `event`."""
     schema_version: int
     """The version the event was *stored* at; `event` is at the code's own."""
     event: Event | Opaque
@@ -37,6 +38,10 @@ class Recorded(NamedTuple):
     correlation: str | None
     hash: str
     """Chain hash at this version, in hex."""
+    stored: str
+    """``kind@version`` as stored: another kind than `kind` if a step renamed it."""
+    sub: int = 0
+    """Which of the events that its steps made of one stored event this is, from 0; they share the version."""
 
     @property
     def event_id(self) -> str:
@@ -69,7 +74,7 @@ class Log:
 
     def __init__(self, backend: Backend, *, clock: Callable[[], int]) -> None:
         self.backend = backend
-        self.codec = Codec(backend.blob)
+        self.codec = Codec(backend.blob, self._stored_fields)
         self.clock = clock
         self._group = GroupCommit(backend.commit)
         self._described: set[type[Event]] = set()
@@ -209,7 +214,8 @@ class Log:
 
     def _read(self, stream: str, after: int, upto: int, limit: int | None, backwards: bool) -> Iterator[Recorded]:
         for row in self.rows(stream, after=after, upto=upto, limit=limit, backwards=backwards):
-            yield self.recorded(row)
+            found = self.recorded(row)
+            yield from reversed(found) if backwards else found
 
     def rows(
         self,
@@ -257,26 +263,39 @@ class Log:
             if not page:
                 return
             for row in page:
-                yield self.recorded(row)
+                yield from self.recorded(row)
             after = page[-1].position
             left -= len(page)
 
-    def recorded(self, row: Row) -> Recorded:
-        """Decode a stored row; raise a `SchemaError` or `RecordDamaged` that names it."""
+    def recorded(self, row: Row) -> list[Recorded]:
+        """Decode a stored row into what it says to this code: one event, or what its steps make of it.
+
+        Raises a `SchemaError` or `RecordDamaged` that names it.
+        """
         record = self.codec.decode(row.stream, row.version, row.data)
         kind, schema_version = tag_of_record(row.data)
-        return Recorded(
-            row.stream,
-            row.version,
-            row.position,
-            record.time_ns,
-            kind,
-            schema_version,
-            self.codec.event(record),
-            record.causation,
-            record.correlation,
-            row.hash.hex(),
-        )
+        return [
+            Recorded(
+                row.stream,
+                row.version,
+                row.position,
+                record.time_ns,
+                event.opaque_kind if isinstance(event, Opaque) else event.kind,
+                schema_version,
+                event,
+                record.causation,
+                record.correlation,
+                row.hash.hex(),
+                tag(kind, schema_version),
+                sub,
+            )
+            for sub, event in enumerate(self.codec.events(record))
+        ]
+
+    def _stored_fields(self, wanted: str) -> list[list[dict[str, Any]]]:
+        """Return every field list that *wanted* was ever written with in this store."""
+        found = (read_description(one, text) for one, text in self.backend.schemas() if one == wanted)
+        return list(found)
 
 
 def _check_text(name: str, text: str, most: int) -> None:

@@ -1,8 +1,8 @@
 """Record bytes ↔ events, in one msgspec call. The only module that builds or reads record bytes.
 
 A record is one msgpack array, [kind@version, time, causation, correlation, payload], and for every
-(kind, version) there is a generated class with that tag, so that one decode gives a typed event. This is the
-place where upcasters enter: an older version gets a class whose payload is lifted on the way out.
+(kind, version) there is a generated class with that tag, so that one decode gives a typed event. An older version
+gets a class whose payload is lifted on the way out (`lifting`); an unknown kind one that keeps it as it is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
 import msgspec
@@ -23,8 +25,9 @@ from tailfold.engine.errors import (
     SchemaTooOld,
     Undecodable,
 )
-from tailfold.engine.events import Blob, Event, Opaque, check_event_type, split_tag, tag_of
-from tailfold.upcasters import Standing, stand
+from tailfold.engine.events import Blob, Event, Opaque, Several, check_event_type, split_tag, tag_of
+from tailfold.engine.lifting import Lifting
+from tailfold.upcasters import Standing, Upcasters
 
 RECORD_BYTES_MAX = 64 << 20
 """The largest record; larger content belongs into a `Blob`."""
@@ -42,7 +45,7 @@ class DecodedRecord(Protocol):
     causation: str | None
     correlation: str | None
     payload: Any
-    """The event, or for a kind that the code does not know the payload as `msgspec.Raw`."""
+    """The event; `Several` where steps made not one of it; `msgspec.Raw` for what the code does not know."""
 
 
 class Encoded(NamedTuple):
@@ -51,6 +54,15 @@ class Encoded(NamedTuple):
     data: bytes
     record: DecodedRecord
     blobs: dict[bytes, bytes] | None
+
+
+class Newer(Enum):
+    """What to do with an event whose schema version is higher than the code's."""
+
+    REFUSE = "refuse"
+    """Raise `SchemaTooNew`: half an answer is none. The default."""
+    OPAQUE = "opaque"
+    """Keep it opaque, flagged and counted, and pass over it in folds: for looking at a journal from older code."""
 
 
 class _HasTag(msgspec.Struct, array_like=True):
@@ -63,8 +75,17 @@ _decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 class Codec:
     """The kinds that one store knows, and the compiled encoder and decoder for them. Thread-safe."""
 
-    def __init__(self, load_blob: Callable[[bytes], bytes | None]) -> None:
+    def __init__(
+        self,
+        load_blob: Callable[[bytes], bytes | None],
+        stored_fields: Callable[[str], list[list[dict[str, Any]]]] = lambda tag: [],
+    ) -> None:
+        """*load_blob* fetches the content of a blob, *stored_fields* all field lists that a tag has had."""
         self._load_blob = load_blob
+        self._stored_fields = stored_fields
+        self.newer = Newer.REFUSE
+        self.newer_read: Counter[str] = Counter()
+        """How often an event of a newer schema version was read as opaque, by tag."""
         self._changing = threading.Lock()
         self._types: dict[str, type[Event]] = {}
         self._known: dict[str, int] = {}
@@ -76,6 +97,7 @@ class Codec:
         # Sorted: a retry after a restart may have another order of sets and dictionaries.
         self._encode_content = msgspec.msgpack.Encoder(enc_hook=self._encode_hook, order="deterministic").encode
         self._decode: Callable[[bytes], Any] = _decode_nothing
+        self.lifting = Lifting(self._decode_as, self._encode)
 
     # -- kinds -----------------------------------------------------------------------------------------
 
@@ -97,8 +119,11 @@ class Codec:
                         f"kind {event_type.kind!r} is declared by {rival.__qualname__} and by"
                         f" {event_type.__qualname__}: one class a kind"
                     )
+                if self.lifting.chain.lifts(event_type.kind, event_type.version):
+                    raise BadArgument(f"{tag_of(event_type)!r} is current in the code, and a step lifts it")
                 added[event_type.kind] = event_type
             self._types |= added
+            self._forget_unusual(added)  # what was opaque may have to be lifted now
             for kind, event_type in added.items():
                 self._known[kind] = event_type.version
                 record = _record_class(tag_of(event_type), event_type)
@@ -106,16 +131,51 @@ class Codec:
                 self._class_of[event_type] = record
             self._compile()
 
+    def adopt(self, upcasters: Upcasters) -> None:
+        """Make the events and steps of *upcasters* known; raise `BadArgument` or `BadSteps`, with nothing added."""
+        for event_type in upcasters.events:
+            check_event_type(event_type)
+        self.lifting.adopt(upcasters, self._types.values())
+        self.register(upcasters.events)
+        with self._changing:
+            self._forget_unusual({split_tag(stored)[0] for stored in self._classes})
+            self._compile()
+
+    def _forget_unusual(self, kinds: Iterable[str]) -> None:
+        """Drop the classes of opaque and old records of *kinds*: they are made again when they are met."""
+        for stored in [s for s in self._classes if split_tag(s)[0] in kinds]:
+            record = self._classes[stored]
+            if record not in self._class_of.values():
+                del self._classes[stored]
+                self._opaque.pop(record, None)
+
     def _keep_opaque(self, stored: str) -> None:
         """Give an unknown (kind, version) a class of its own, so that it decodes as fast as any other."""
+        self._install(stored, msgspec.Raw, opaque=True)
+
+    def _keep_newer(self, stored: str) -> None:
+        """Give a newer (kind, version) an opaque class that counts."""
+
+        def count(record: Any) -> None:
+            self.newer_read[stored] += 1
+
+        self._install(stored, msgspec.Raw, count, opaque=True)
+
+    def _install(
+        self, stored: str, payload: Any, then: Callable[[Any], None] | None = None, *, opaque: bool = False
+    ) -> None:
         with self._changing:
             if stored not in self._classes:
-                record = _record_class(stored, msgspec.Raw)
-                self._opaque[record] = split_tag(stored)
+                record = _record_class(stored, payload, then)
+                if opaque:
+                    self._opaque[record] = split_tag(stored)
                 self._classes[stored] = record
                 self._compile()
 
     def _compile(self) -> None:
+        if not self._classes:
+            self._decode = _decode_nothing
+            return
         union = cast(Any, Union[tuple(self._classes.values())])  # noqa: UP007 - built at run time
         self._decode = msgspec.msgpack.Decoder(union, dec_hook=self._decode_hook).decode
 
@@ -187,20 +247,27 @@ class Codec:
 
         Raises a `SchemaError` or `RecordDamaged` that names the stream, version and kind.
         """
-        decode = self._decode
         try:
-            return list(map(decode, page))
-        except msgspec.MsgspecError:
-            return [self.decode(stream, after + i, data) for i, data in enumerate(page, 1)]
+            records = list(map(self._decode, page))
+        except Exception:  # msgspec's own, or whatever a step raises: look at each, to say which
+            records = [self._decode_one(stream, after + i, data) for i, data in enumerate(page, 1)]
+        if self.lifting.chain.contexts:
+            self.lifting.resolve(stream, after, records)
+        return records
 
     def decode(self, stream: str, version: int, data: bytes) -> Any:
         """Decode one record; see `decode_page`."""
+        return self.decode_page(stream, version - 1, [data])[0]
+
+    def _decode_one(self, stream: str, version: int, data: bytes) -> Any:
         try:
             return self._decode(data)
         except msgspec.ValidationError as error:
             return self._decode_unusual(stream, version, data, error)
         except msgspec.DecodeError as error:
             raise RecordDamaged(stream, version, f"the record cannot be read: {error}") from None
+        except Exception as error:  # a step raised
+            return self._decode_unusual(stream, version, data, error)
 
     def _decode_unusual(self, stream: str, version: int, data: bytes, error: Exception) -> Any:
         try:
@@ -208,26 +275,65 @@ class Codec:
             kind, schema_version = split_tag(stored)
         except (msgspec.MsgspecError, ValueError, AttributeError):
             raise RecordDamaged(stream, version, "the record has no kind@version") from None
-        match stand(kind, schema_version, self._known):
-            case Standing.UNKNOWN:
-                if stored in self._classes:
-                    raise Undecodable(stream, version, stored, str(error)) from None
+        known = self._known.get(kind, 0)
+        met = stored in self._classes
+        match self.lifting.chain.standing_among(kind, schema_version, self._known):
+            case Standing.UNKNOWN if not met:
                 self._keep_opaque(stored)
-                return self.decode(stream, version, data)
-            case Standing.NEWER:
-                raise SchemaTooNew(stream, version, kind, schema_version, self._known[kind]) from None
-            case Standing.OLDER:
-                raise SchemaTooOld(stream, version, kind, schema_version, self._known[kind]) from None
-            case Standing.CURRENT:
+            case Standing.NEWER if self.newer is Newer.OPAQUE and not met:
+                self._keep_newer(stored)
+            case Standing.NEWER if not met:
+                raise SchemaTooNew(stream, version, kind, schema_version, known) from None
+            case Standing.OLDER if not met:
+                way = self.lifting.way(kind, schema_version)
+                if way is not None:
+                    self._install(stored, way.payload, way.lift)
+                elif self._fits_as_it_is(stored, kind):
+                    self._install(stored, self._types[kind])
+                else:
+                    raise SchemaTooOld(stream, version, kind, schema_version, known) from None
+            case Standing.OLDER if self.lifting.chain.lifts(kind, schema_version):
+                return self._lift_slowly(stream, version, kind, schema_version, data, error)
+            case _:
                 raise Undecodable(stream, version, stored, str(error)) from None
+        return self._decode_one(stream, version, data)
 
-    def event(self, record: DecodedRecord) -> Event | Opaque:
-        """Return the event of a decoded record."""
+    def _lift_slowly(
+        self, stream: str, version: int, kind: str, schema_version: int, data: bytes, error: Exception
+    ) -> Any:
+        """Walk the steps one by one: to say which one failed, or because the fast way could not do it."""
+        try:
+            _, time_ns, causation, correlation, payload = raw_record(data)[: len(RECORD_FIELDS)]
+        except ValueError:
+            raise Undecodable(stream, version, f"{kind}@{schema_version}", str(error)) from None
+        lifted = self.lifting.slowly(stream, version, kind, schema_version, payload)
+        return _Lifted(time_ns, causation, correlation, lifted)
+
+    def _fits_as_it_is(self, stored: str, kind: str) -> bool:
+        """Say whether the current class only adds fields with defaults to what the store says of *stored*."""
+        now = {field["name"]: field for field in fields_of(self._types[kind])}
+        described = self._stored_fields(stored)
+        return bool(described) and all(_only_adds(fields, now) for fields in described)
+
+    def events(self, record: DecodedRecord) -> tuple[Event | Opaque, ...]:
+        """Return the events of a decoded record: one, unless its steps made several or none of it."""
         payload = record.payload
         if type(payload) is msgspec.Raw:
             kind, version = self._opaque[type(record)]
-            return Opaque(kind, version, bytes(payload))
-        return cast(Event, payload)
+            return (Opaque(kind, version, bytes(payload), newer=kind in self._known),)
+        return payload.events if type(payload) is Several else (payload,)
+
+    def _decode_as(self, data: bytes, wanted: Any) -> Any:
+        return msgspec.msgpack.decode(data, type=wanted, dec_hook=self._decode_hook)
+
+
+class _Lifted(msgspec.Struct, gc=False):
+    """A record that was lifted step by step."""
+
+    time_ns: int
+    causation: str | None
+    correlation: str | None
+    payload: Any
 
 
 def tag_of_record(data: bytes) -> tuple[str, int]:
@@ -270,11 +376,21 @@ def blobs_in(data: bytes) -> list[bytes]:
 @functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
-    fields = [
+    return tag_of(event_type), msgspec.msgpack.encode({"fields": fields_of(event_type)})
+
+
+def fields_of(event_type: type[Event]) -> list[dict[str, Any]]:
+    """Return name, type and whether it is required of each field, as the registry of kinds keeps it."""
+    return [
         {"name": f.encode_name, "type": _type_name(f.type), "required": f.required}
         for f in msgspec.structs.fields(event_type)
     ]
-    return tag_of(event_type), msgspec.msgpack.encode({"fields": fields})
+
+
+def _only_adds(stored: list[dict[str, Any]], now: Mapping[str, dict[str, Any]]) -> bool:
+    names = {field["name"] for field in stored}
+    kept = all(field["name"] in now and now[field["name"]]["type"] == field["type"] for field in stored)
+    return kept and all(name in names or not field["required"] for name, field in now.items())
 
 
 def read_description(tag: str, description: bytes) -> list[dict[str, Any]]:
@@ -292,7 +408,8 @@ def _type_name(annotation: Any) -> str:
     return str(annotation).replace("typing.", "")
 
 
-def _record_class(stored: str, payload: Any) -> type[Any]:
+def _record_class(stored: str, payload: Any, then: Callable[[Any], None] | None = None) -> type[Any]:
+    """Make the class of the records with this tag; *then* is called with each one that was decoded."""
     return msgspec.defstruct(
         f"Record[{stored}]",
         [
@@ -303,7 +420,8 @@ def _record_class(stored: str, payload: Any) -> type[Any]:
         ],
         tag=stored,
         array_like=True,
-        frozen=True,
+        namespace={"__post_init__": then} if then is not None else None,
+        frozen=then is None,
         gc=False,  # frozen, and built from bytes: it cannot be part of a cycle
     )
 
@@ -318,8 +436,10 @@ __all__ = [
     "Codec",
     "DecodedRecord",
     "Encoded",
+    "Newer",
     "blobs_in",
     "describe",
+    "fields_of",
     "raw_record",
     "read_description",
     "tag_of_record",

@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -102,19 +102,24 @@ class Snapshots:
         self.policy = policy
         self.counters = Counters()
         self.refold: Refold | None = None
+        self.steps: Callable[[Iterable[str]], str] = lambda kinds: ""
+        """Says which upcasters are in force for kinds of events."""
+        self.generation: Callable[[], int] = lambda: 0
+        """Changes whenever `steps` may say something else."""
         self._clock = clock
-        self._facts: weakref.WeakKeyDictionary[Fold[Any], FoldFacts[Any]] = weakref.WeakKeyDictionary()
+        self._facts: weakref.WeakKeyDictionary[Fold[Any], tuple[int, FoldFacts[Any]]] = weakref.WeakKeyDictionary()
         self._said: set[tuple[str, str]] = set()
         self._hopeless: dict[tuple[str, bytes], int] = {}
         self._uncollected_bytes = 0
         self._collect_at_bytes = COLLECT_AFTER_BYTES
 
     def facts(self, fold: Fold[S]) -> FoldFacts[S]:
-        """Return the facts of *fold*, computed once unless it gets another handler."""
+        """Return the facts of *fold*, computed once unless it gets another handler, or the store other steps."""
+        generation = self.generation()
         known = self._facts.get(fold)
-        if known is None or known.handlers != len(fold.handlers):
-            known = self._facts[fold] = FoldFacts(fold)
-        return known
+        if known is None or known[0] != generation or known[1].handlers != len(fold.handlers):
+            known = self._facts[fold] = generation, FoldFacts(fold, self.steps)
+        return known[1]
 
     def due(self, progress: Progress) -> bool:
         """Ask the policy; one that raises is a user's fault that must not cost an append: it counts as never."""

@@ -20,10 +20,11 @@ from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import read_description
+from tailfold.engine.records import Newer, read_description
 from tailfold.engine.snapshotting import Counters, Snapshots
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
 from tailfold.snapshots.policy import CostBased, Policy
+from tailfold.upcasters import Upcasters
 
 S = TypeVar("S")
 
@@ -45,6 +46,10 @@ class Store:
         self.backend = backend
         self.log = Log(backend, clock=clock)
         self.snapshots = Snapshots(backend, snapshots or CostBased(), clock=clock)
+        lifting = self.log.codec.lifting
+        self.snapshots.generation = lambda: lifting.generation
+        self.snapshots.steps = lambda kinds: self._steps(kinds)
+        lifting.load_context = lambda context, stream, at: self._context(context, stream, at)
         self.snapshots.refold = lambda fold, stream, upto: refold(self.log, self.snapshots, stream, fold, upto)
 
     @classmethod
@@ -57,17 +62,22 @@ class Store:
         durability: Durability = Durability.DURABLE,
         clock: Callable[[], int] = time.time_ns,
         events: Iterable[type[Event]] = (),
+        upcasters: Upcasters | None = None,
+        newer: Newer = Newer.REFUSE,
         snapshots: Policy | None = None,
     ) -> Store:
         """Open the store at *path*, or on *backend*; make it if nothing is there and *create*.
 
         The directory gets mode 0700, its files 0600. *clock* gives UTC nanoseconds for the records.
         *events* are made known up front, so that reads give them typed; a kind that is appended or folded
-        becomes known by itself, all others are read as `Opaque`. *snapshots* says when snapshots are written:
-        `CostBased` by default, ``every(n)``, or `never`; those that are there are used in any case.
+        becomes known by itself, all others are read as `Opaque`. *upcasters* lift events of older schema
+        versions; *newer* says what happens to events of newer ones than the code's. *snapshots* says when
+        snapshots are written: `CostBased` by default, ``every(n)``, or `never`; those that are there are used
+        in any case.
 
-        Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, or `FormatTooNew`
-        for a store of a later format; nothing is written then (I10).
+        Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, `FormatTooNew` for a
+        store of a later format, or `BadSteps` if the upcasters do not lead to the events; nothing is written
+        then (I10).
         """
         if (path is None) == (backend is None):
             raise BadArgument("give either a path or a backend")
@@ -77,10 +87,21 @@ class Store:
         store = cls(backend, clock=clock, snapshots=snapshots)
         try:
             store.log.codec.register(events)
+            store.log.codec.newer = newer
+            if upcasters is not None:
+                store.log.codec.adopt(upcasters)
         except BaseException:
             backend.close()
             raise
         return store
+
+    def _steps(self, kinds: Iterable[str]) -> str:
+        """Say which steps are in force, for fold ids; a state that passed over newer events is another one."""
+        text = self.log.codec.lifting.text(kinds)
+        return f"newer events are passed over\n{text}" if self.log.codec.newer is Newer.OPAQUE else text
+
+    def _context(self, context: Any, stream: str, at: int) -> Any:
+        return load(self.log, self.snapshots, stream, context, at).state
 
     # -- append ----------------------------------------------------------------------------------------
 
@@ -184,6 +205,11 @@ class Store:
             yield tag, read_description(tag, description)
 
     # -- fold ------------------------------------------------------------------------------------------
+
+    @property
+    def newer_read(self) -> dict[str, int]:
+        """How often an event of a newer schema version than the code's was read as `Opaque`, by tag."""
+        return dict(self.log.codec.newer_read)
 
     def load(self, stream: str, fold: Fold[S], at: int | None = None) -> Loaded[S]:
         """Return the fold of *stream* at version *at*, or at its head; a stream without events is at 0.

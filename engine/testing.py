@@ -259,9 +259,9 @@ def _fold_elsewhere() -> None:
     store = Store.open(backend=MemoryBackend(), events=fold.events)
     state = FoldFacts(fold).codec.adopt(fold.initial())
     for version, data in enumerate(records, 1):
-        event = store.log.codec.event(store.log.codec.decode("history", version, data))
-        if isinstance(event, Event):
-            state = fold.evolve(state, event)
+        for event in store.log.codec.events(store.log.codec.decode("history", version, data)):
+            if isinstance(event, Event):
+                state = fold.evolve(state, event)
     print(FoldFacts(fold).codec.hash(state))
 
 

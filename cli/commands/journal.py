@@ -100,10 +100,11 @@ def export(
 def _lines(opened: Store, run: str, records: bool) -> Iterator[bytes]:
     head = opened.head(run)
     for row in opened.log.rows(run, after=0, upto=head.version):
-        line = _line(opened.log.recorded(row))
-        if records:
-            line["record"] = base64.b64encode(row.data).decode()
-        yield msgspec.json.encode(line)
+        for recorded in opened.log.recorded(row):
+            line = _line(recorded)
+            if records:
+                line["record"] = base64.b64encode(row.data).decode()
+            yield msgspec.json.encode(line)
 
 
 def _require_run(opened: Store, run: str) -> None:
