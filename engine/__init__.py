@@ -10,6 +10,7 @@ from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded
 from tailfold.engine.log import Recorded
+from tailfold.engine.records import Newer
 from tailfold.engine.store import Store
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "LmdbBackend",
     "Loaded",
     "MemoryBackend",
+    "Newer",
     "Opaque",
     "Recorded",
     "Store",
