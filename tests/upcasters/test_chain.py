@@ -114,7 +114,7 @@ def test_a_field_cannot_be_renamed_to_itself() -> None:
     [
         (lambda payload: None, "NoneType"),
         (lambda payload: [1], "list"),
-        (lambda payload: {}["missing"], "KeyError"),
+        (lambda payload: dict[str, Any]()["missing"], "KeyError"),
         (lambda payload: {"seats": "many"}, "seats"),
         (lambda payload: {"note": "no seats"}, "seats"),
     ],
