@@ -25,7 +25,19 @@ from tailfold.engine.errors import (
     SchemaTooOld,
     Undecodable,
 )
-from tailfold.engine.events import Blob, Event, Opaque, Several, check_event_type, split_tag, tag_of
+from tailfold.engine.events import (
+    COMPOSITE_KIND,
+    COMPOSITE_TAG,
+    Blob,
+    Composite,
+    Event,
+    Opaque,
+    Several,
+    check_event_type,
+    split_tag,
+    tag,
+    tag_of,
+)
 from tailfold.engine.lifting import Lifting
 from tailfold.upcasters import Standing, Upcasters
 
@@ -88,15 +100,20 @@ class Codec:
         """How often an event of a newer schema version was read as opaque, by tag."""
         self._changing = threading.Lock()
         self._types: dict[str, type[Event]] = {}
-        self._known: dict[str, int] = {}
-        self._classes: dict[str, type[Any]] = {}
+        self._known: dict[str, int] = {COMPOSITE_KIND: 1}
+        self._classes: dict[str, type[Any]] = {
+            COMPOSITE_TAG: _record_class(COMPOSITE_TAG, list[tuple[str, msgspec.Raw]], self._wrap_parts)
+        }
         self._class_of: dict[type[Event], type[Any]] = {}
         self._opaque: dict[type[Any], tuple[str, int]] = {}
         self._found = threading.local()
         self._encode = msgspec.msgpack.Encoder(enc_hook=self._encode_hook).encode
         # Sorted: a retry after a restart may have another order of sets and dictionaries.
         self._encode_content = msgspec.msgpack.Encoder(enc_hook=self._encode_hook, order="deterministic").encode
-        self._decode: Callable[[bytes], Any] = _decode_nothing
+        self._met_composite = False
+        """Only then is every page looked through for them."""
+        self._decode: Callable[[bytes], Any]
+        self._compile()
         self.lifting = Lifting(self._decode_as, self._encode)
 
     # -- kinds -----------------------------------------------------------------------------------------
@@ -145,7 +162,7 @@ class Codec:
         """Drop the classes of opaque and old records of *kinds*: they are made again when they are met."""
         for stored in [s for s in self._classes if split_tag(s)[0] in kinds]:
             record = self._classes[stored]
-            if record not in self._class_of.values():
+            if record not in self._class_of.values() and stored != COMPOSITE_TAG:
                 del self._classes[stored]
                 self._opaque.pop(record, None)
 
@@ -173,9 +190,6 @@ class Codec:
                 self._compile()
 
     def _compile(self) -> None:
-        if not self._classes:
-            self._decode = _decode_nothing
-            return
         union = cast(Any, Union[tuple(self._classes.values())])  # noqa: UP007 - built at run time
         self._decode = msgspec.msgpack.Decoder(union, dec_hook=self._decode_hook).decode
 
@@ -210,6 +224,25 @@ class Codec:
                 " put large content into a Blob"
             )
         return Encoded(data, record, found.blobs)
+
+    def encode_composite(
+        self, events: Sequence[Event | Opaque], time_ns: int, causation: str | None, correlation: str | None
+    ) -> tuple[bytes, dict[bytes, bytes]]:
+        """Return one record that stands for all of *events*, or for none, and the content of new blobs in it.
+
+        Raises `BadArgument` if it grows too large. Needs format 2.
+        """
+        self._found.blobs = None
+        parts = [
+            (tag(event.opaque_kind, event.opaque_version), msgspec.Raw(event.payload))
+            if isinstance(event, Opaque)
+            else (tag_of(type(event)), msgspec.Raw(self._encode(event)))
+            for event in events
+        ]
+        data = self._encode((COMPOSITE_TAG, time_ns, causation, correlation, parts))
+        if len(data) > RECORD_BYTES_MAX:
+            raise BadArgument(f"a composite of {len(data)} bytes cannot be stored, the most is {RECORD_BYTES_MAX}")
+        return data, self._found.blobs or {}
 
     def content(self, events: Sequence[Event]) -> bytes:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
@@ -251,6 +284,10 @@ class Codec:
             records = list(map(self._decode, page))
         except Exception:  # msgspec's own, or whatever a step raises: look at each, to say which
             records = [self._decode_one(stream, after + i, data) for i, data in enumerate(page, 1)]
+        if self._met_composite:
+            for i, record in enumerate(records, 1):
+                if type(record.payload) is Composite:
+                    record.payload = self._parts(stream, after + i, record.payload)
         if self.lifting.chain.contexts:
             self.lifting.resolve(stream, after, records)
         return records
@@ -268,6 +305,24 @@ class Codec:
             raise RecordDamaged(stream, version, f"the record cannot be read: {error}") from None
         except Exception as error:  # a step raised
             return self._decode_unusual(stream, version, data, error)
+
+    def _wrap_parts(self, record: Any) -> None:
+        self._met_composite = True
+        record.payload = Composite(record.payload)
+
+    def _parts(self, stream: str, version: int, composite: Composite) -> Several:
+        """Decode each part as a record of its own: opaque, current, or lifted by its own tag.
+
+        Parts whose steps look at earlier events are left `Waiting`.
+        """
+        found: list[Any] = []
+        for stored, payload in composite.parts:
+            data = self._encode([stored, 0, None, None, payload])
+            record = self._decode_one(stream, version, data)
+            if type(record.payload) is Composite:
+                raise RecordDamaged(stream, version, "a composite inside a composite")
+            found += self.events(record)
+        return Several(tuple(found))
 
     def _decode_unusual(self, stream: str, version: int, data: bytes, error: Exception) -> Any:
         try:
@@ -342,6 +397,22 @@ def tag_of_record(data: bytes) -> tuple[str, int]:
         return split_tag(_decode_tag(data).tag)
     except (msgspec.MsgspecError, AttributeError) as error:
         raise ValueError(str(error)) from None
+
+
+def format_needed(data: bytes) -> int:
+    """Return the least store format that can hold record bytes; raise ValueError."""
+    return 2 if tag_of_record(data)[0] == COMPOSITE_KIND else 1
+
+
+def tags_in(data: bytes) -> list[str]:
+    """Return the tags of what record bytes say: of each part of a composite, else its own; raise ValueError."""
+    kind, version = tag_of_record(data)
+    if kind != COMPOSITE_KIND:
+        return [tag(kind, version)]
+    try:
+        return [str(stored) for stored, _ in raw_record(data)[RECORD_FIELDS.index("payload")]]
+    except TypeError as error:
+        raise ValueError(f"not a composite: {error}") from None
 
 
 def raw_record(data: bytes) -> list[Any]:
@@ -426,10 +497,6 @@ def _record_class(stored: str, payload: Any, then: Callable[[Any], None] | None 
     )
 
 
-def _decode_nothing(data: bytes) -> Any:
-    raise msgspec.ValidationError("no kinds are registered yet")
-
-
 __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_FIELDS",
@@ -440,7 +507,9 @@ __all__ = [
     "blobs_in",
     "describe",
     "fields_of",
+    "format_needed",
     "raw_record",
     "read_description",
     "tag_of_record",
+    "tags_in",
 ]

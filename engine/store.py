@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from tailfold.engine import leases
+from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
 from tailfold.engine.backend.port import Appended, Backend, Durability, Head, Lease
 from tailfold.engine.errors import BadArgument
@@ -20,6 +21,7 @@ from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
+from tailfold.engine.origin import Origin, read_origin
 from tailfold.engine.records import Newer, read_description
 from tailfold.engine.snapshotting import Counters, Snapshots
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
@@ -266,6 +268,15 @@ class Store:
     def check_readable(self, stream: str, *, upto: int | None = None) -> int:
         """Raise unless every event of *stream* up to *upto* is as it was written and can be decoded."""
         return check_readable(self.log, stream, upto=upto)
+
+    @property
+    def format(self) -> int:
+        """The format version that the store is stamped with: the least that a release must know to read it."""
+        return keys.decode_stamp(self.backend.meta(keys.FORMAT_KEY)[keys.FORMAT_KEY]).format
+
+    def origin(self) -> Origin | None:
+        """Return what a migrated store knows of its source; None for any other. Raises `Corruption`."""
+        return read_origin(self.backend)
 
     def usage(self) -> dict[str, Any]:
         """Return counts and sizes in bytes, by table."""

@@ -11,7 +11,7 @@ import struct
 from typing import NamedTuple
 
 import msgspec
-from tailfold.engine.backend.port import HASH_BYTES
+from tailfold.engine.backend.port import HASH_BYTES, IdRow
 
 TABLES = (
     "meta",
@@ -48,6 +48,10 @@ SNAPSHOT_KEY = struct.Struct(f">Q8sQ{HASH_BYTES}s")
 
 FORMAT_KEY = b"format"
 """meta: the format stamp -> `Stamp`."""
+ORIGIN_KEY = b"origin"
+"""meta: where a migrated store came from."""
+ORIGIN_PREFIX = b"origin/"
+"""meta: this and a stream's name -> where the stream stood in the source."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,16 +62,6 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hash: bytes
     created_ns: int
     updated_ns: int
-
-
-class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an idempotency key stands for."""
-
-    first: int
-    last: int
-    position: int
-    hash: bytes
-    content: bytes
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -119,10 +113,20 @@ def split_event_key(key: bytes) -> EventKey:
     return EventKey(*EVENT_KEY.unpack(key))
 
 
+def id_hash(key: str) -> bytes:
+    """Return the hash of an idempotency key, which may have any length."""
+    return hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
+
+
 def id_key(stream: int, key: str) -> bytes:
-    """Build the key of an idempotency row; the user's key may have any length."""
-    digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
-    return ID_KEY.pack(stream, digest)
+    """Build the key of an idempotency row."""
+    return ID_KEY.pack(stream, id_hash(key))
+
+
+def raised(stamp: bytes, format: int) -> bytes | None:
+    """Return *stamp* with the format raised to *format*; None if it is as high already."""
+    found = decode_stamp(stamp)
+    return encode(msgspec.structs.replace(found, format=format)) if found.format < format else None
 
 
 def refs_of_snapshot(row: bytes) -> list[bytes]:

@@ -7,17 +7,20 @@ checks, through the same rules. Reopening means passing the same object to anoth
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailfold.engine.backend import chain, keys, rules
 from tailfold.engine.backend.port import (
+    FORMAT_LEAST,
     Append,
     Appended,
     Collected,
     Durability,
     Head,
+    IdRow,
     Lease,
     Row,
     SnapshotKey,
@@ -32,7 +35,7 @@ class _Stream:
     created_ns: int
     updated_ns: int
     rows: list[Row] = field(default_factory=list)
-    ids: dict[str, keys.IdRow] = field(default_factory=dict)
+    ids: dict[bytes, IdRow] = field(default_factory=dict)
     snapshots: dict[tuple[bytes, SnapshotKey], SnapshotWrite] = field(default_factory=dict)
 
     def head(self, name: str) -> Head:
@@ -52,6 +55,8 @@ class MemoryBackend:
         self._kinds: dict[bytes, bytes] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._chunks: dict[bytes, bytes] = {}
+        stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
+        self._meta = {keys.FORMAT_KEY: keys.encode(stamp)}
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
         with self._lock:
@@ -61,12 +66,13 @@ class MemoryBackend:
         name = append.stream
         stream = self._streams.get(name)
         version = len(stream.rows) if stream else 0
-        earlier = stream.ids.get(append.key) if stream and append.key is not None else None
+        earlier = stream.ids.get(keys.id_hash(append.key)) if stream and append.key is not None else None
         answer = rules.check(append, version, self._leases.get(name), earlier)
         if answer is not None:
             return answer
         if stream is None:
-            stream = self._streams[name] = _Stream(append.time_ns, append.time_ns)
+            created_ns = append.time_ns if append.created_ns is None else append.created_ns
+            stream = self._streams[name] = _Stream(created_ns, append.time_ns)
         last_hash = stream.rows[-1].hash if stream.rows else chain.seed(name)
         first = version + 1
         for data, digest in zip(append.records, append.digests, strict=True):
@@ -79,9 +85,13 @@ class MemoryBackend:
         self._blobs |= append.blobs
         for tag, description in append.schemas.items():
             self._kinds[keys.kind_key(tag, description)] = description
+        self._meta |= append.meta
+        stamp = keys.raised(self._meta[keys.FORMAT_KEY], append.format)
+        if stamp is not None:
+            self._meta[keys.FORMAT_KEY] = stamp
         done = Appended(name, first, version, len(self._positions), last_hash, False, written)
         if append.key is not None:
-            stream.ids[append.key] = keys.IdRow(first, version, done.position, last_hash, append.content)
+            stream.ids[keys.id_hash(append.key)] = IdRow(first, version, done.position, last_hash, append.content)
         return done
 
     def head(self, stream: str) -> Head | None:  # noqa: D102
@@ -152,6 +162,34 @@ class MemoryBackend:
                 return False
             self._leases[stream] = new
             return True
+
+    def ids(self, stream: str) -> list[tuple[bytes, IdRow]]:  # noqa: D102
+        with self._lock:
+            found = self._streams.get(stream)
+            return sorted(found.ids.items(), key=lambda item: item[0]) if found else []
+
+    def meta(self, prefix: bytes) -> dict[bytes, bytes]:  # noqa: D102
+        with self._lock:
+            return {key: row for key, row in sorted(self._meta.items()) if key.startswith(prefix)}
+
+    def put(  # noqa: D102
+        self,
+        *,
+        meta: Mapping[bytes, bytes] | None = None,
+        blobs: Mapping[bytes, bytes] | None = None,
+        schemas: Sequence[tuple[str, bytes]] = (),
+        ids: Mapping[str, Mapping[bytes, IdRow]] | None = None,
+    ) -> None:
+        with self._lock:
+            for stream in ids or ():
+                if stream not in self._streams:
+                    raise StreamNotFound(stream)
+            for stream, rows in (ids or {}).items():
+                self._streams[stream].ids |= rows
+            self._meta |= meta or {}
+            self._blobs = {**(blobs or {}), **self._blobs}
+            for tag, description in schemas:
+                self._kinds[keys.kind_key(tag, description)] = description
 
     def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:  # noqa: D102
         with self._lock:

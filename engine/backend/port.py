@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from tailfold.engine.errors import EngineError
 
-FORMAT_VERSION = 1
-"""The on-disk format that this release writes, and the newest that it reads (I10)."""
+FORMAT_VERSION = 2
+"""The newest on-disk format that this release reads (I10)."""
+FORMAT_LEAST = 1
+"""What a new store is stamped with. An append that needs more raises the stamp (`Append.format`)."""
 
 ANY = -1
 """Expected version: append wherever the stream ends, also to a new stream."""
@@ -65,6 +67,16 @@ class Collected(NamedTuple):
     bytes: int
 
 
+class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an idempotency key stands for."""
+
+    first: int
+    last: int
+    position: int
+    hash: bytes
+    content: bytes
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """One append, ready to commit: the unit that is whole or absent (I5)."""
 
@@ -88,6 +100,12 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """A snapshot of the stream as it is before this append; written in the same transaction."""
     schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     """Description of the fields by tag, for every kind that this process writes for the first time."""
+    format: int = FORMAT_LEAST
+    """The least format that can hold the records. A lower stamp is raised to it in the same transaction."""
+    created_ns: int | None = None
+    """When the stream began, if this append makes it and copies events; by default `time_ns`."""
+    meta: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Rows of the table `meta` that are written with it."""
 
 
 class Appended(NamedTuple):
@@ -204,6 +222,28 @@ class Backend(Protocol):
 
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:
         """Replace the lease row if it is still *seen*; return whether it was. Durable on return."""
+
+    # -- copying stores: what migration needs beside appends.
+
+    def ids(self, stream: str) -> list[tuple[bytes, IdRow]]:
+        """Return every idempotency row of *stream* under the hash of its key, in order of the hashes."""
+
+    def meta(self, prefix: bytes) -> dict[bytes, bytes]:
+        """Return the rows of `meta` whose keys begin with *prefix*; ``format`` is the stamp."""
+
+    def put(
+        self,
+        *,
+        meta: Mapping[bytes, bytes] | None = None,
+        blobs: Mapping[bytes, bytes] | None = None,
+        schemas: Sequence[tuple[str, bytes]] = (),
+        ids: Mapping[str, Mapping[bytes, IdRow]] | None = None,
+    ) -> None:
+        """Write rows that come with no append, in one transaction; durable on return.
+
+        Blobs and descriptions that are there already stay; other rows are replaced. Idempotency rows are given
+        by stream, under the hash of the key; raises `StreamNotFound`, with nothing written, if it has no events.
+        """
 
     # -- snapshots: derived data. Losing all of it changes no answer (I14).
 

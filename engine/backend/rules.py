@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-from tailfold.engine.backend.keys import IdRow
-from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease, SnapshotKey
+from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, IdRow, Lease, SnapshotKey
 from tailfold.engine.errors import BadArgument, EngineError, Fenced, KeyReused, WrongVersion
 from tailfold.snapshots import retention
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
+    FORMAT_LEAST,
     Append,
     Appended,
     Durability,
     Head,
+    IdRow,
     Lease,
     Row,
 )
@@ -40,7 +43,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(SnapshotRows):
+class LmdbBackend(SnapshotRows, CopyRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -64,7 +67,7 @@ class LmdbBackend(SnapshotRows):
         table = self._shared.tables
         self._names, self._streams, self._events = table["names"], table["streams"], table["events"]
         self._positions, self._ids, self._leases = table["positions"], table["ids"], table["leases"]
-        self._kinds, self._blobs = table["kinds"], table["blobs"]
+        self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
 
     # -- write -----------------------------------------------------------------------------------------
@@ -107,7 +110,8 @@ class LmdbBackend(SnapshotRows):
         there = self._streams_of(txn, {append.stream for append in batch})
         event_rows: list[tuple[bytes, bytes]] = []
         position_rows: list[tuple[bytes, bytes]] = []
-        id_rows: dict[bytes, keys.IdRow] = {}
+        id_rows: dict[bytes, IdRow] = {}
+        format_needed = FORMAT_LEAST
         pack_event, pack_position = keys.EVENT_KEY.pack, keys.POSITION_KEY.pack
         pack_where, link = keys.POSITION_ROW.pack, chain.link
         position = self._last_position(txn)
@@ -130,7 +134,8 @@ class LmdbBackend(SnapshotRows):
                 if next_number is None:
                     next_number = self._last_number(txn)
                 next_number += 1
-                number, last_hash, created_ns = next_number, chain.seed(name), append.time_ns
+                number, last_hash = next_number, chain.seed(name)
+                created_ns = append.time_ns if append.created_ns is None else append.created_ns
                 txn.put(name.encode(), keys.STREAM_KEY.pack(number), db=self._names)
             else:
                 last_hash, created_ns = row.hash, row.created_ns
@@ -152,13 +157,16 @@ class LmdbBackend(SnapshotRows):
                 keys.StreamRow(name, version, last_hash, created_ns, append.time_ns),
             )
             if append.key is not None:
-                id_rows[keys.id_key(number, append.key)] = keys.IdRow(
+                id_rows[keys.id_key(number, append.key)] = IdRow(
                     first, version, position, last_hash, append.content
                 )
             for digest, content in append.blobs.items():
                 txn.put(digest, content, overwrite=False, db=self._blobs)
             for tag, description in append.schemas.items():
                 txn.put(keys.kind_key(tag, description), description, overwrite=False, db=self._kinds)
+            for meta_key, meta_row in append.meta.items():
+                txn.put(meta_key, meta_row, db=self._meta)
+            format_needed = max(format_needed, append.format)
             outcomes.append(Appended(name, first, version, position, last_hash, False, written))
         if event_rows:
             event_rows.sort()
@@ -173,6 +181,11 @@ class LmdbBackend(SnapshotRows):
             txn.cursor(self._streams).putmulti(heads)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
+        if format_needed > FORMAT_LEAST:
+            # With the records that need it: older releases refuse the store from this commit on (I10).
+            stamp = keys.raised(txn.get(keys.FORMAT_KEY, db=self._meta) or b"", format_needed)
+            if stamp is not None:
+                txn.put(keys.FORMAT_KEY, stamp, db=self._meta)
         return outcomes
 
     # -- read ------------------------------------------------------------------------------------------
@@ -410,7 +423,7 @@ class LmdbBackend(SnapshotRows):
         except msgspec.MsgspecError as error:
             raise StoreDamaged(str(self.path), [f"the lease of {stream!r} cannot be read ({error})"]) from None
 
-    def _id(self, txn: _Txn, key: bytes) -> keys.IdRow | None:
+    def _id(self, txn: _Txn, key: bytes) -> IdRow | None:
         stored = txn.get(key, db=self._ids)
         try:
             return keys.decode_id_row(stored) if stored is not None else None

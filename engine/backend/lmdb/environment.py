@@ -14,7 +14,7 @@ import lmdb.verify
 import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
-from tailfold.engine.backend.port import FORMAT_VERSION, Durability
+from tailfold.engine.backend.port import FORMAT_LEAST, FORMAT_VERSION, Durability
 from tailfold.engine.errors import (
     BadArgument,
     EngineError,
@@ -117,7 +117,7 @@ class Environment:
             return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
         with self.env.begin(write=True) as txn:
             tables = {name: self.env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
-            stamp = keys.Stamp(FORMAT_VERSION, time.time_ns(), "tailfold")
+            stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
             # Another process may have been first: the stamp that is there stands.
             txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
         self._check_stamp(tables["meta"])
