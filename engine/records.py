@@ -81,6 +81,12 @@ class _HasTag(msgspec.Struct, array_like=True):
     tag: Any
 
 
+class _HasTime(msgspec.Struct, array_like=True):
+    tag: Any
+    time_ns: int
+
+
+_decode_time = msgspec.msgpack.Decoder(_HasTime).decode
 _decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 
 
@@ -415,6 +421,14 @@ def tags_in(data: bytes) -> list[str]:
         raise ValueError(f"not a composite: {error}") from None
 
 
+def time_of_record(data: bytes) -> int:
+    """Return the time of record bytes (UTC nanoseconds) without decoding the payload; raise ValueError."""
+    try:
+        return _decode_time(data).time_ns
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
 def raw_record(data: bytes) -> list[Any]:
     """Decode record bytes to builtins, as stored; raise ValueError. For looking at any journal."""
     try:
@@ -512,4 +526,5 @@ __all__ = [
     "read_description",
     "tag_of_record",
     "tags_in",
+    "time_of_record",
 ]

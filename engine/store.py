@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tailfold.engine import leases
+from tailfold.engine import forks, leases
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
-from tailfold.engine.backend.port import Appended, Backend, Durability, Head, Lease
+from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Swept
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
+from tailfold.engine.forks import Branch, Difference
 from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load, refold
@@ -232,6 +233,78 @@ class Store:
         """What snapshots did through this store object: loads, hits, misses by reason, bytes written."""
         return self.snapshots.counters
 
+    # -- fork ------------------------------------------------------------------------------------------
+
+    def fork(self, stream: str, *, at: int | None = None, name: str | None = None) -> Head:
+        """Make a new stream that has versions 1..*at* of *stream* (all of it by default); return its head.
+
+        It copies nothing and writes one small row, however long the stream is; durable on return, absent or whole
+        after a crash. It sees exactly those versions, whatever its parent does later, and goes on by itself from
+        version *at* + 1. Without a *name* it gets the first free one of ``STREAM.2``, ``STREAM.3``, …
+        Raises `StreamNotFound` if the stream does not reach *at*, `StreamExists` if the name is taken.
+        """
+        return forks.fork(self.log, stream, at=at, name=name)
+
+    def rewind(self, name: str, *, at: int, to: str | None = None) -> Head:
+        """Go back: make the named head *name* stand for a new fork, at version *at*, of what it stands for now.
+
+        What came after *at* stays readable under its own stream. *to* names the fork. Fork and move are one
+        transaction. Raises as `fork` does, and `HeadMoved` if somebody was faster.
+        """
+        return forks.rewind(self.log, name, at=at, to=to)
+
+    def resolve(self, name: str) -> str:
+        """Return the stream that *name* stands for: that of the named head, if there is one, else *name*."""
+        return forks.resolve(self.backend, name)
+
+    def named_heads(self) -> dict[str, str]:
+        """Return the stream that each named head stands for."""
+        return self.backend.named_heads()
+
+    def move_head(self, name: str, to: str | None, *, expected: str | None) -> None:
+        """Let the named head *name* stand for stream *to* if it stands for *expected* now; None is "there is none".
+
+        Durable on return. Raises `HeadMoved`, or `StreamNotFound` for *to*; nothing is changed then.
+        """
+        self.backend.move_head(check_stream_name(name), to, expected=expected)
+
+    def children(self, stream: str) -> list[Child]:
+        """Return the forks of *stream* in the order of their versions."""
+        return self.backend.children(stream)
+
+    def ancestry(self, stream: str) -> list[Piece]:
+        """Return where the events of *stream* stand: its ancestors, oldest first, and itself last."""
+        return self.backend.lineage(check_stream_name(stream))
+
+    def tree(self, stream: str | None = None) -> list[Branch]:
+        """Return the forest of forks, each stream after its parent; or only the tree that *stream* is in."""
+        return forks.tree(self.backend, stream)
+
+    def diff(self, left: str, right: str, *, limit: int | None = None) -> Difference:
+        """Return up to which version two streams are one, and what each has after that (at most *limit* events)."""
+        return forks.difference(self.log, left, right, limit=limit)
+
+    def version_at(self, stream: str, time_ns: int) -> int:
+        """Return the last version of *stream* recorded at *time_ns* (UTC) or before; 0 if none was."""
+        return forks.version_at_time(self.log, stream, time_ns)
+
+    def delete(self, stream: str, *, reroot: bool = False) -> None:
+        """Delete *stream*: it cannot be read or appended to any more; its name stays taken by a tombstone.
+
+        Refused with `StreamNeeded` while living forks rest on it, unless *reroot*: they keep exactly what they saw.
+        Refused with `LeaseHeld` while somebody drives it. Durable on return; `gc` gives the space back.
+        """
+        self.log.head(stream)
+        leases.check_free(self.backend, stream)
+        forks.delete(self.log, stream, reroot=reroot)
+
+    def gc(self, *, dry_run: bool = False) -> Swept:
+        """Give back what deleted streams held and nothing living needs, with blobs that no event names.
+
+        Writers wait while it runs. Changes no answer (I14). The file keeps its size; its free pages are used again.
+        """
+        return forks.sweep(self.backend, dry_run=dry_run)
+
     # -- drive -----------------------------------------------------------------------------------------
 
     @contextmanager
@@ -280,10 +353,8 @@ class Store:
 
     def usage(self) -> dict[str, Any]:
         """Return counts and sizes in bytes, by table."""
-        streams, events = self.backend.count()
         return {
-            "streams": streams,
-            "events": events,
+            "streams": self.backend.count()[0],
             "durability": self.backend.durability.value,
             **self.backend.usage(),
         }

@@ -46,6 +46,17 @@ ID_KEY = struct.Struct(f">Q{HASH_BYTES}s")
 SNAPSHOT_KEY = struct.Struct(f">Q8sQ{HASH_BYTES}s")
 """snapshots: stream number, hash of the fold's name, version, fold id -> row; chunks: digest -> packed."""
 
+LINEAGE_PAIR = struct.Struct(">QQ")
+"""In a stream row: stream number, last version."""
+LINEAGE_PAIRS_MAX = 64
+"""Pairs in a row; a longer lineage goes on in the row of the first pair. So a fork of any depth is a small row."""
+CHILD_KEY = struct.Struct(">QQQ")
+"""children: stream number, version of the fork, stream number of the fork -> nothing."""
+HEAD_PREFIX = b"head/"
+"""meta: this and a name -> the stream that the named head stands for."""
+DELETED_KEY = b"deleted"
+"""meta: the number of deleted streams, 8 bytes."""
+
 FORMAT_KEY = b"format"
 """meta: the format stamp -> `Stamp`."""
 ORIGIN_KEY = b"origin"
@@ -62,6 +73,26 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hash: bytes
     created_ns: int
     updated_ns: int
+    lineage: bytes = b""
+    """Of a fork: `LINEAGE_PAIR`s, see `pairs`."""
+    deleted_ns: int = 0
+    """When the stream was deleted, or 0."""
+    reclaimed: int = 0
+    """Of a deleted stream: how many of its newest events were given back."""
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The lineage of a fork, oldest first: stream number, and the last version that stands under it.
+
+        The first pair means that stream with its own lineage; each further one only what is stored under it.
+        """
+        return list(LINEAGE_PAIR.iter_unpack(self.lineage))
+
+    @property
+    def base(self) -> int:
+        """The version after which its own events begin: 0, or where the fork left its parent."""
+        lineage = self.lineage
+        return int.from_bytes(lineage[-8:], "big") if lineage else 0
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -100,6 +131,15 @@ class EventKey(NamedTuple):
 
 
 encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_stream_row(row: StreamRow) -> bytes:
+    """Return the bytes of a head. Those of a stream that is no fork are as they were in format 1."""
+    if row.lineage or row.deleted_ns:
+        return encode(row)
+    return encode((row.name, row.version, row.hash, row.created_ns, row.updated_ns))
+
+
 decode_stream_row = msgspec.msgpack.Decoder(StreamRow).decode
 decode_id_row = msgspec.msgpack.Decoder(IdRow).decode
 decode_snapshot_row = msgspec.msgpack.Decoder(SnapshotRow).decode
