@@ -41,6 +41,7 @@ app.command("state")(journal.state)
 app.command("replay")(runs.replay)
 app.command("verify")(store_commands.verify)
 app.command("export")(journal.export)
+app.command("import")(journal.import_run)
 app.command("stats")(store_commands.stats)
 app.add_typer(snapshots.app, name="snapshots")
 

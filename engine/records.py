@@ -447,7 +447,12 @@ def blobs_in(data: bytes) -> list[bytes]:
 @functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
-    return tag_of(event_type), msgspec.msgpack.encode({"fields": fields_of(event_type)})
+    return tag_of(event_type), describe_fields(fields_of(event_type))
+
+
+def describe_fields(fields: list[dict[str, Any]]) -> bytes:
+    """Return the description of *fields* that the registry of kinds keeps: the reverse of `read_description`."""
+    return msgspec.msgpack.encode({"fields": fields})
 
 
 def fields_of(event_type: type[Event]) -> list[dict[str, Any]]:
@@ -506,6 +511,7 @@ __all__ = [
     "Newer",
     "blobs_in",
     "describe",
+    "describe_fields",
     "fields_of",
     "format_needed",
     "raw_record",
