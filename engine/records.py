@@ -248,10 +248,16 @@ class Codec:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
         digest = hashlib.blake2b(digest_size=16, person=b"tailfold.content")
         for event in events:
-            payload = self._encode_content(event)
-            digest.update(f"{tag_of(type(event))} {len(payload)} ".encode())
+            stored, payload = self.said(event)
+            digest.update(f"{stored} {len(payload)} ".encode())
             digest.update(payload)
         return digest.digest()
+
+    def said(self, event: Event | Opaque) -> tuple[str, bytes]:
+        """Return tag and payload of *event*, equal for equal events: sets and dictionaries are in order."""
+        if isinstance(event, Opaque):
+            return tag(event.opaque_kind, event.opaque_version), event.payload
+        return tag_of(type(event)), self._encode_content(event)
 
     def _encode_hook(self, value: Any) -> Any:
         if isinstance(value, Blob):
@@ -363,6 +369,10 @@ class Codec:
             raise Undecodable(stream, version, f"{kind}@{schema_version}", str(error)) from None
         lifted = self.lifting.slowly(stream, version, kind, schema_version, payload)
         return _Lifted(time_ns, causation, correlation, lifted)
+
+    def standing(self, stored: str) -> Standing:
+        """Say how a stored tag stands to the code's events and steps; raise ValueError if it is none."""
+        return self.lifting.chain.standing_among(*split_tag(stored), self._known)
 
     def _fits_as_it_is(self, stored: str, kind: str) -> bool:
         """Say whether the current class only adds fields with defaults to what the store says of *stored*."""
