@@ -67,12 +67,17 @@ def migrate(
 
 
 def migrate_backend(
-    source: Backend, destination: Backend, schema: Schema | Choose, *, clock: Callable[[], int] = time.time_ns
+    source: Backend,
+    destination: Backend,
+    schema: Schema | Choose,
+    *,
+    clock: Callable[[], int] = time.time_ns,
+    after_commit: AfterCommit | None = None,
 ) -> Report:
     """Like `migrate`, between two opened backends, and without a report on the disk."""
     plan, rewriter = look(source, destination, schema, where="the destination")
     made = reports.begin("", "", plan, dry_run=False)
-    carry_out(rewriter, destination, schema, plan, made, clock=clock)
+    carry_out(rewriter, destination, schema, plan, made, clock=clock, after_commit=after_commit)
     return made
 
 
