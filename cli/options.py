@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,10 +67,21 @@ def open_to_drive(given: Path | None) -> Store:
     return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
 
 
-def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
-    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none."""
+def open_run(
+    given: Path | None, run: str, *, at: int | None = None, also: Callable[[Store], object] | None = None
+) -> Store:
+    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none.
+
+    *also* is called in the probe, for commands that read more than events.
+    """
     check_stream_name(run)
-    probe(store_path(given), lambda store: _check_run(store, run, at))
+
+    def look(store: Store) -> None:
+        _check_run(store, run, at)
+        if also is not None:
+            also(store)
+
+    probe(store_path(given), look)
     opened = open_store(given)
     if is_own_run(opened, run):
         opened.log.codec.register(AGENT_EVENTS)

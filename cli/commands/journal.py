@@ -98,7 +98,7 @@ def export(
 
       tailfold export r-1 --output r-1.jsonl
     """
-    with open_run(store, run) as opened:
+    with open_run(store, run, also=lambda opened: transfer.export(opened.log, run, records=records)) as opened:
         lines = (msgspec.json.encode(line) for line in transfer.export(opened.log, run, records=records))
         if output is None:
             for line in lines:
