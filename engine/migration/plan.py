@@ -14,7 +14,7 @@ from tailfold.engine.errors import RecordDamaged, SchemaError
 from tailfold.engine.events import Event, tag
 from tailfold.engine.log import ROWS_PER_PAGE
 from tailfold.engine.migration.rewriting import How, Rewriter, Rewritten
-from tailfold.engine.records import tag_of_record
+from tailfold.engine.records import tag_of_record, tags_in
 
 FAILURES_MAX = 1000
 Progress = Callable[[str, int, int], None]
@@ -126,7 +126,7 @@ def check_row(row: Row, links: dict[str, bytes], versions: dict[str, int]) -> No
     if link != row.hash:
         raise RecordDamaged(row.stream, version, "the stored bytes do not give the chain hash")
     try:
-        tag_of_record(row.data)
+        tags_in(row.data)
     except ValueError as error:
         raise RecordDamaged(row.stream, version, f"the record has no kind@version: {error}") from None
     links[row.stream], versions[row.stream] = link, version

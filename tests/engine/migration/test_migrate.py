@@ -247,6 +247,23 @@ def test_a_destination_of_another_source_or_with_a_life_of_its_own_is_refused() 
         migrate_backend(source, destination, SCHEMA)
 
 
+def test_a_source_that_grows_meanwhile_is_taken_over_up_to_where_it_was() -> None:
+    source, destination = history_of_everything(), MemoryBackend()
+    writer = old_shop(source)
+
+    def growing(position: int) -> None:
+        writer.append(
+            "a", [shop.OldPaid(1), shop.Filed("new", Blob(b"%d" % position))], expected=ANY, key=f"g{position}"
+        )
+
+    events = source.count()[1]
+    report = migrate_backend(source, destination, SCHEMA, after_commit=growing)
+    assert (report.sound, report.copied, destination.count()[1]) == (True, events, events)
+    report = migrate_backend(source, destination, SCHEMA)
+    assert report.sound
+    assert said(Store.open(backend=destination, events=CURRENT)) == said(new_shop(source))
+
+
 def test_streams_without_a_schema_are_copied_as_they_are() -> None:
     source, destination = history_of_everything(), MemoryBackend()
     report = migrate_backend(source, destination, lambda stream: SCHEMA if stream == "b" else None)
