@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import journal, runs, snapshots
+from tailfold.cli.commands import journal, migrate, runs, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -41,7 +41,9 @@ app.command("state")(journal.state)
 app.command("replay")(runs.replay)
 app.command("verify")(store_commands.verify)
 app.command("export")(journal.export)
+app.command("import")(journal.import_run)
 app.command("stats")(store_commands.stats)
+app.command("migrate")(migrate.migrate)
 app.add_typer(snapshots.app, name="snapshots")
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.engine import Store
 from tailfold.engine.agent.events import AGENT_EVENTS, RunStarted
 from tailfold.engine.agents.comparetiers import NAME
-from tailfold.engine.errors import BadArgument, StreamNotFound
+from tailfold.engine.errors import BadArgument, BadSteps, StreamNotFound
+from tailfold.engine.events import COMPOSITE_TAG, check_event_type
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import raw_record
 from tailfold.snapshots import never
+from tailfold.upcasters import StepsError, Upcasters
 
 STORE_VARIABLE = "TAILFOLD_STORE"
 STORE_DEFAULT = ".tailfold"
@@ -62,10 +67,21 @@ def open_to_drive(given: Path | None) -> Store:
     return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
 
 
-def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
-    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none."""
+def open_run(
+    given: Path | None, run: str, *, at: int | None = None, also: Callable[[Store], object] | None = None
+) -> Store:
+    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none.
+
+    *also* is called in the probe, for commands that read more than events.
+    """
     check_stream_name(run)
-    probe(store_path(given), lambda store: _check_run(store, run, at))
+
+    def look(store: Store) -> None:
+        _check_run(store, run, at)
+        if also is not None:
+            also(store)
+
+    probe(store_path(given), look)
     opened = open_store(given)
     if is_own_run(opened, run):
         opened.log.codec.register(AGENT_EVENTS)
@@ -80,7 +96,9 @@ def is_own_run(store: Store, stream: str) -> bool:
     for row in store.backend.rows(stream, after=0, upto=1, limit=1):
         try:
             tag, *_, payload = raw_record(row.data)
-        except ValueError:
+            if tag == COMPOSITE_TAG:
+                tag, payload = payload[0]
+        except (ValueError, LookupError, TypeError):
             return False
         return (
             str(tag).startswith(f"{RunStarted.kind}@")
@@ -138,6 +156,35 @@ def open_all(given: Path | None) -> Store:
 
     probe(store_path(given), check)
     return open_store(given)
+
+
+def load_object(text: str) -> Any:
+    """Return what ``module:attr`` names; modules are looked for in the working directory as well."""
+    module, colon, attribute = text.partition(":")
+    if not (module and colon and attribute):
+        raise BadArgument(f"{text!r} is not module:attr")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        raise BadArgument(f"{text!r} cannot be loaded: {error}") from None
+    except StepsError as error:
+        raise BadSteps(f"{text!r} cannot be loaded: {error}") from None
+    return found
+
+
+def load_events(text: str) -> Upcasters:
+    """Return the `Upcasters` that ``module:attr`` names, or ones without steps for an iterable of event classes."""
+    found = load_object(text)
+    if isinstance(found, Upcasters):
+        return found
+    try:
+        return Upcasters(events=[check_event_type(one) for one in found])
+    except TypeError:
+        raise BadArgument(f"{text!r} is neither an Upcasters nor an iterable of event classes") from None
 
 
 def read_file(path: Path) -> bytes:

@@ -254,10 +254,16 @@ class Codec:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
         digest = hashlib.blake2b(digest_size=16, person=b"tailfold.content")
         for event in events:
-            payload = self._encode_content(event)
-            digest.update(f"{tag_of(type(event))} {len(payload)} ".encode())
+            stored, payload = self.said(event)
+            digest.update(f"{stored} {len(payload)} ".encode())
             digest.update(payload)
         return digest.digest()
+
+    def said(self, event: Event | Opaque) -> tuple[str, bytes]:
+        """Return tag and payload of *event*, equal for equal events: sets and dictionaries are in order."""
+        if isinstance(event, Opaque):
+            return tag(event.opaque_kind, event.opaque_version), event.payload
+        return tag_of(type(event)), self._encode_content(event)
 
     def _encode_hook(self, value: Any) -> Any:
         if isinstance(value, Blob):
@@ -370,6 +376,10 @@ class Codec:
         lifted = self.lifting.slowly(stream, version, kind, schema_version, payload)
         return _Lifted(time_ns, causation, correlation, lifted)
 
+    def standing(self, stored: str) -> Standing:
+        """Say how a stored tag stands to the code's events and steps; raise ValueError if it is none."""
+        return self.lifting.chain.standing_among(*split_tag(stored), self._known)
+
     def _fits_as_it_is(self, stored: str, kind: str) -> bool:
         """Say whether the current class only adds fields with defaults to what the store says of *stored*."""
         now = {field["name"]: field for field in fields_of(self._types[kind])}
@@ -461,7 +471,12 @@ def blobs_in(data: bytes) -> list[bytes]:
 @functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
-    return tag_of(event_type), msgspec.msgpack.encode({"fields": fields_of(event_type)})
+    return tag_of(event_type), describe_fields(fields_of(event_type))
+
+
+def describe_fields(fields: list[dict[str, Any]]) -> bytes:
+    """Return the description of *fields* that the registry of kinds keeps: the reverse of `read_description`."""
+    return msgspec.msgpack.encode({"fields": fields})
 
 
 def fields_of(event_type: type[Event]) -> list[dict[str, Any]]:
@@ -520,6 +535,7 @@ __all__ = [
     "Newer",
     "blobs_in",
     "describe",
+    "describe_fields",
     "fields_of",
     "format_needed",
     "raw_record",
