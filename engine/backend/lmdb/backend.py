@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(SnapshotRows):
+class LmdbBackend(SnapshotRows, CheckpointRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -66,6 +67,7 @@ class LmdbBackend(SnapshotRows):
         self._positions, self._ids, self._leases = table["positions"], table["ids"], table["leases"]
         self._kinds, self._blobs = table["kinds"], table["blobs"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
+        self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------
 
@@ -361,6 +363,8 @@ class LmdbBackend(SnapshotRows):
     def close(self) -> None:  # noqa: D102
         if not self._closed:
             self._closed = True
+            if self._shared.pid == os.getpid():
+                self._shared.watcher.wake_all()
             self._shared.release()
 
     # -- rows ------------------------------------------------------------------------------------------
@@ -424,6 +428,10 @@ class LmdbBackend(SnapshotRows):
     def _last_number(self, txn: _Txn) -> int:
         cursor = txn.cursor(self._streams)
         return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        self._check_open()
+        return self._shared.watcher.watch(wake)
 
     def _check_open(self) -> None:
         if self._closed:
