@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import journal, migrate, runs, snapshots
+from tailfold.cli.commands import follow, journal, migrate, runs, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -37,6 +37,8 @@ app.command("run")(runs.run)
 app.command("resume")(runs.resume)
 app.command("list")(runs.list_runs)
 app.command("show")(journal.show)
+app.command("tail")(follow.tail)
+app.command("trace")(follow.trace)
 app.command("state")(journal.state)
 app.command("replay")(runs.replay)
 app.command("verify")(store_commands.verify)

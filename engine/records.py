@@ -87,6 +87,15 @@ class _HasTime(msgspec.Struct, array_like=True):
 
 
 _decode_time = msgspec.msgpack.Decoder(_HasTime).decode
+
+
+class _HasCause(msgspec.Struct, array_like=True):
+    tag: Any
+    time_ns: Any
+    causation: str | None
+
+
+_decode_cause = msgspec.msgpack.Decoder(_HasCause).decode
 _decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 
 
@@ -439,6 +448,27 @@ def time_of_record(data: bytes) -> int:
         raise ValueError(str(error)) from None
 
 
+def tag_bytes(data: bytes) -> bytes:
+    """Return the tag at the front of record bytes as it stands there; empty if it cannot be told that simply.
+
+    For passing over records that nobody wants: nothing is decoded.
+    """
+    head = data[1:3]
+    if len(head) == 2 and 0xA0 <= head[0] <= 0xBF:  # msgpack: a short text, its length in five bits
+        return data[2 : 2 + (head[0] & 31)]
+    if len(head) == 2 and head[0] == 0xD9:  # a text of up to 255 bytes
+        return data[3 : 3 + head[1]]
+    return b""
+
+
+def causation_of(data: bytes) -> str | None:
+    """Return the causation of record bytes without decoding the payload; raise ValueError."""
+    try:
+        return _decode_cause(data).causation
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
 def raw_record(data: bytes) -> list[Any]:
     """Decode record bytes to builtins, as stored; raise ValueError. For looking at any journal."""
     try:
@@ -534,12 +564,14 @@ __all__ = [
     "Encoded",
     "Newer",
     "blobs_in",
+    "causation_of",
     "describe",
     "describe_fields",
     "fields_of",
     "format_needed",
     "raw_record",
     "read_description",
+    "tag_bytes",
     "tag_of_record",
     "tags_in",
     "time_of_record",

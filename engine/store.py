@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tailfold.engine import forks, leases
+from tailfold.engine import checkpoints, forks, leases, tracing
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
 from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Swept
-from tailfold.engine.errors import BadArgument
+from tailfold.engine.checkpoints import Checkpoint
+from tailfold.engine.errors import BadArgument, NotFound
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.forks import Branch, Difference
@@ -23,8 +24,11 @@ from tailfold.engine.loading import Loaded, load, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.origin import Origin, read_origin
+from tailfold.engine.projections import Projected, Projection
 from tailfold.engine.records import Newer, read_description
 from tailfold.engine.snapshotting import Counters, Snapshots
+from tailfold.engine.subscriptions import Subscription
+from tailfold.engine.tracing import Trace
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
 from tailfold.snapshots.policy import CostBased, Policy
 from tailfold.upcasters import Upcasters
@@ -304,6 +308,72 @@ class Store:
         Writers wait while it runs. Changes no answer (I14). The file keeps its size; its free pages are used again.
         """
         return forks.sweep(self.backend, dry_run=dry_run)
+
+    # -- follow ----------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The last position: what a subscription that wants only what comes starts after."""
+        return self.backend.count()[1]
+
+    def subscribe(
+        self, stream: str | None = None, *, after: int | None = None, name: str | None = None, follow: bool = True
+    ) -> Subscription:
+        """Return an iterator, for ``for`` and ``async for``, over the events of *stream* or of the whole store.
+
+        It gives what is there, in order and gapless, and then waits for more; appends of any process wake it, and
+        it does not wait busily. With *follow* off it ends at the head as it is now. It starts past *after*: a
+        position of the store, or a version of *stream*, which need not exist yet. With a *name* it starts past the
+        checkpoint of that name, if there is one, and saves it as it goes: see `Subscription` for when, and for
+        what **at least once** means. Several names see all events, each at its own pace.
+
+        Raises `BadArgument` if it would start past the end, or if the name is a projection's or of another stream.
+        """
+        return Subscription(self.log, stream=stream, after=after, name=name, follow=follow)
+
+    def project(
+        self,
+        projection: Projection[S],
+        *,
+        catch_up: bool = True,
+        save: bool = True,
+        progress: Progress | None = None,
+    ) -> Projected[S]:
+        """Return the read model of *projection*, from its saved state, caught up to the last position.
+
+        Only what came since it was saved is folded; all of it if its code has changed (logged once). With
+        *catch_up* off it stands where it was saved. See `Projected.catch_up` for the errors, and for *save*.
+        """
+        projected = Projected(self.log, self.snapshots, projection)
+        if catch_up:
+            projected.catch_up(save=save, progress=progress)
+        return projected
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield how far each named subscription and each projection has come, in order of the names."""
+        return checkpoints.every(self.backend)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """Return how far the subscription or projection *name* has come; raise `NotFound`."""
+        found = checkpoints.find(self.backend, name)
+        if found is None:
+            raise NotFound(f"no checkpoint {name!r} in this store")
+        return found
+
+    def reset_checkpoint(self, name: str, position: int = 0, *, stream: str | None = None) -> None:
+        """Set the checkpoint of a subscription to *position*, back or forth; durable on return.
+
+        Raises `BadArgument` past the last position (I8), or for a projection's: `Projected.rebuild` does that.
+        """
+        checkpoints.reset(self.backend, name, position, stream, self.log.clock())
+
+    def drop_checkpoint(self, name: str) -> bool:
+        """Forget how far a subscription or projection has come; return whether there was one."""
+        return self.backend.drop_checkpoint(checkpoints.check_name(name))
+
+    def trace(self, stream: str, version: int) -> Trace:
+        """Return what led to an event, back to its root, and all that it caused; see `tracing.trace`."""
+        return tracing.trace(self.log, check_stream_name(stream), version)
 
     # -- drive -----------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 )
 
 
-KINDS = [Deposited, Withdrawn, Noted, Attached]
+KINDS: list[type[Event]] = [Deposited, Withdrawn, Noted, Attached]
 
 
 class Forest(RuleBasedStateMachine):

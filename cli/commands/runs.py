@@ -17,14 +17,13 @@ import msgspec
 import typer
 from tailfold.cli.console import emit, note, one_line, plain, say, table, thinking, time_text
 from tailfold.cli.exits import Exit
+from tailfold.cli.listing import read_run_list
 from tailfold.cli.options import (
     STORE_DEFAULT,
     CatalogOption,
     JsonOption,
     RunArgument,
     StoreOption,
-    is_own_run,
-    open_all,
     open_run,
     open_to_resume,
     open_to_start,
@@ -43,6 +42,7 @@ from tailfold.engine.agent.loop import Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
+from tailfold.engine.agent.run_list import RunRow
 from tailfold.engine.agent.runtime import OnEvent, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run
@@ -197,30 +197,60 @@ def replay(
 def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
     """List the runs: id, status, turns, events, last event, question.
 
+    It folds no run: it reads a projection that is kept in the store, and what was appended since. With --json also
+    the tokens, what the model was waited for (model_s, in seconds) and the last event; questions and answers are
+    cut to 500 characters.
+
     Example:
 
       tailfold list --json
     """
-    with open_all(store) as opened:
-        rows = []
-        for head in opened.streams():
-            if not is_own_run(opened, head.stream):
-                continue
-            state = opened.load(head.stream, run_fold).state
-            if as_json:
-                emit(_summary(head.stream, head.version, state) | {"updated": time_text(head.updated_ns)})
-            else:
-                status = state.reason or state.status
-                updated = time_text(head.updated_ns)[:19].replace("T", " ")
-                turns = f"{state.turn}/{state.max_turns}"
-                events = str(head.version)
-                question = one_line(state.question, 200)
-                rows.append((head.stream, status, turns, events, updated, question))
-        if not as_json:
-            if rows:
-                table(("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"), rows)
-            else:
-                note("no runs in this store")
+    rows = read_run_list(store)
+    if as_json:
+        for row in rows:
+            emit(_listed(row))
+    elif rows:
+        table(
+            ("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
+            [
+                (
+                    row.run,
+                    row.reason or row.status,
+                    f"{row.turns}/{row.max_turns}",
+                    str(row.events),
+                    time_text(row.updated_ns)[:19].replace("T", " "),
+                    one_line(row.question, 200),
+                )
+                for row in rows
+            ],
+        )
+    else:
+        note("no runs in this store")
+
+
+def _listed(row: RunRow) -> dict[str, Any]:
+    return {
+        "run": row.run,
+        "status": row.status,
+        "reason": row.reason,
+        "answer": row.answer,
+        "question": row.question,
+        "agent": row.agent,
+        "model": row.model,
+        "turns": row.turns,
+        "max_turns": row.max_turns,
+        "events": row.events,
+        "tool_calls": row.tool_calls,
+        "model_failures": row.model_failures,
+        "resumes": row.resumes,
+        "prompt_tokens": row.prompt_tokens,
+        "output_tokens": row.output_tokens,
+        "model_ms": row.model_ms,
+        "model_s": round(row.model_ns / 1e9, 6),
+        "last_event": row.last_kind,
+        "started": time_text(row.started_ns),
+        "updated": time_text(row.updated_ns),
+    }
 
 
 # -- driving ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
+from tailfold.engine.agent.causes import Causes, causes_of
 from tailfold.engine.agent.events import RunRedirected, RunResumed, RunStarted
 from tailfold.engine.agent.loop import (
     Agent,
@@ -23,6 +24,7 @@ from tailfold.engine.agent.tools import Toolbox
 from tailfold.engine.errors import BadArgument, Conflict, RunEnded
 from tailfold.engine.events import Blob, Event
 from tailfold.engine.live import Live
+from tailfold.engine.log import event_id
 from tailfold.engine.names import check_run_id
 from tailfold.engine.store import Store
 
@@ -45,9 +47,10 @@ class RunExists(Conflict):
 class _LiveJournal:
     """The loop's journal on a store: durable first, then folded, then told."""
 
-    def __init__(self, live: Live[RunState], on_event: OnEvent | None) -> None:
+    def __init__(self, live: Live[RunState], on_event: OnEvent | None, causes: Causes | None = None) -> None:
         self._live = live
         self._on_event = on_event
+        self._causes = causes or Causes()
 
     @property
     def state(self) -> RunState:
@@ -59,9 +62,12 @@ class _LiveJournal:
 
     async def record(self, *events: Event) -> None:
         live = self._live
-        appended = await live.append_async(*events, causation=live.event_id, correlation=live.stream)
-        if self._on_event:
-            for version, event in enumerate(events, appended.first):
+        cause = self._causes.of(events[0], live.version)
+        causation = event_id(live.stream, cause) if cause else None
+        appended = await live.append_async(*events, causation=causation, correlation=live.stream)
+        for version, event in enumerate(events, appended.first):
+            self._causes.note(version, event)
+            if self._on_event:
                 self._on_event(version, event)
 
     def at_interruption(self) -> bool:
@@ -178,7 +184,7 @@ async def resume(
     with store.drive(run_id, take_over=take_over) as grant:
         live = store.live(run_id, run_fold, epoch=grant.epoch)
         _check_open(store, run_id, live.state, redirect)  # a driver may have been faster than our look
-        journal = _LiveJournal(live, on_event)
+        journal = _LiveJournal(live, on_event, causes_of(store, run_id, live.state))
         resumed = RunResumed(grant.epoch, grant.previous.pid if grant.previous else None)
         await journal.record(*([resumed, redirect] if redirect is not None else [resumed]))
         state = await drive(agent, journal, _LiveEffects(model, agent.tools))

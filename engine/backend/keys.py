@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,7 @@ TABLES = (
     "children",
     "checkpoints",
 )
-"""Every named database of a store. The last two are made now and filled by later releases."""
+"""Every named database of a store."""
 
 EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 """events: stream number, version, position, chain hash -> record bytes."""
@@ -121,6 +122,21 @@ class SnapshotRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state, compressed."""
 
 
+class CheckpointRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a follower has come; with the state if it is a projection."""
+
+    position: int
+    """The last position that was handled; the last version if *stream* is named."""
+    stream: str | None
+    updated_ns: int
+    fold_id: bytes = b""
+    """The id of the projection's code; empty for a subscription."""
+    parts: dict[str, str] = {}
+    state_hash: bytes = b""
+    refs: bytes = b""
+    body: bytes = b""
+
+
 class EventKey(NamedTuple):
     """An event key taken apart."""
 
@@ -143,6 +159,7 @@ def encode_stream_row(row: StreamRow) -> bytes:
 decode_stream_row = msgspec.msgpack.Decoder(StreamRow).decode
 decode_id_row = msgspec.msgpack.Decoder(IdRow).decode
 decode_snapshot_row = msgspec.msgpack.Decoder(SnapshotRow).decode
+decode_checkpoint_row = msgspec.msgpack.Decoder(CheckpointRow).decode
 decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
 
 
@@ -171,8 +188,17 @@ def raised(stamp: bytes, format: int) -> bytes | None:
 
 def refs_of_snapshot(row: bytes) -> list[bytes]:
     """Return the digests that a snapshot row refers to; a damaged row refers to nothing."""
+    return _refs(decode_snapshot_row, row)
+
+
+def refs_of_checkpoint(row: bytes) -> list[bytes]:
+    """Return the digests that a checkpoint row refers to; a damaged row refers to nothing."""
+    return _refs(decode_checkpoint_row, row)
+
+
+def _refs(decode: Callable[[bytes], SnapshotRow | CheckpointRow], row: bytes) -> list[bytes]:
     try:
-        refs = decode_snapshot_row(row).refs
+        refs = decode(row).refs
     except msgspec.MsgspecError:
         return []
     return [refs[i : i + HASH_BYTES] for i in range(0, len(refs), HASH_BYTES)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tailfold.engine.backend import chain, keys, rules
@@ -17,6 +17,7 @@ from tailfold.engine.backend.port import (
     FORMAT_LEAST,
     Append,
     Appended,
+    CheckpointWrite,
     Collected,
     Durability,
     Head,
@@ -44,10 +45,14 @@ class MemoryBackend(MemoryForks):
         self._chunks: dict[bytes, bytes] = {}
         stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
         self._meta = {keys.FORMAT_KEY: keys.encode(stamp)}
+        self._checkpoints: dict[str, bytes] = {}
+        self._wakes: dict[object, Callable[[], None]] = {}
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
         with self._lock:
-            return [self._commit(append) for append in batch]
+            outcomes = [self._commit(append) for append in batch]
+        self._wake_all()
+        return outcomes
 
     def _commit(self, append: Append) -> Appended | EngineError:
         name = append.stream
@@ -251,11 +256,47 @@ class MemoryBackend(MemoryForks):
         with self._lock:
             rows = [w.row for s in self._streams.values() for w in s.snapshots.values()]
             roots = [ref for row in rows for ref in keys.refs_of_snapshot(row)]
+            roots += [ref for row in self._checkpoints.values() for ref in keys.refs_of_checkpoint(row)]
             live = reachable(roots, self._chunks.get)
             dead = {ref: data for ref, data in self._chunks.items() if ref not in live}
             if not dry_run:
                 self._chunks = {ref: data for ref, data in self._chunks.items() if ref in live}
             return Collected(len(dead), sum(map(len, dead.values())))
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        token = object()
+        self._wakes[token] = wake
+        return lambda: (self._wakes.pop(token, None), None)[1]
+
+    def _wake_all(self) -> None:
+        for wake in list(self._wakes.values()):
+            wake()
+
+    def checkpoint(self, name: str) -> bytes | None:  # noqa: D102
+        with self._lock:
+            return self._checkpoints.get(name)
+
+    def checkpoints(self) -> list[tuple[str, bytes]]:  # noqa: D102
+        with self._lock:
+            return sorted(self._checkpoints.items(), key=lambda item: item[0].encode())
+
+    def put_checkpoint(self, name: str, write: CheckpointWrite) -> bool:  # noqa: D102
+        with self._lock:
+            last = len(self._positions)
+            if write.stream is not None:
+                found = self._streams.get(write.stream)
+                last = len(found.rows) if found else 0
+            if not rules.may_replace(name, self._checkpoints.get(name), write, last):
+                return False
+            if any(ref not in write.chunks and ref not in self._chunks for ref in write.needs):
+                return False
+            self._chunks = {**write.chunks, **self._chunks}
+            self._checkpoints[name] = write.row
+            return True
+
+    def drop_checkpoint(self, name: str) -> bool:  # noqa: D102
+        with self._lock:
+            return self._checkpoints.pop(name, None) is not None
 
     def usage(self) -> dict[str, Any]:  # noqa: D102
         with self._lock:
@@ -268,6 +309,10 @@ class MemoryBackend(MemoryForks):
                     "bytes": sum(len(w.row) for s in self._streams.values() for w in s.snapshots.values()),
                 },
                 "chunks": {"rows": len(self._chunks), "bytes": sum(map(len, self._chunks.values()))},
+                "checkpoints": {
+                    "rows": len(self._checkpoints),
+                    "bytes": sum(map(len, self._checkpoints.values())),
+                },
                 "blobs": {"rows": len(self._blobs), "bytes": sum(map(len, self._blobs.values()))},
             }
             return {"tables": tables, "events": len(sizes), "file_bytes": 0, "map_bytes": 0}
@@ -277,3 +322,4 @@ class MemoryBackend(MemoryForks):
 
     def close(self) -> None:
         """Keep the rows: this object is what reopening means here."""
+        self._wake_all()

@@ -79,6 +79,20 @@ class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     content: bytes
 
 
+class CheckpointWrite(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint ready to write: how far a subscription or projection has handled the store, or one stream."""
+
+    position: int
+    """The last position that was handled; the last version if *stream* is named."""
+    row: bytes
+    """`keys.CheckpointRow`, with the state of a projection."""
+    stream: str | None = None
+    chunks: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    needs: Sequence[bytes] = ()
+    reset: bool = False
+    """Write whatever stands there: also a later position, or one of other code."""
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """One append, ready to commit: the unit that is whole or absent (I5)."""
 
@@ -387,7 +401,33 @@ class Backend(Protocol):
         """Write packed chunks over whatever stands under their digests: the repair of lost or damaged ones."""
 
     def collect_chunks(self, *, dry_run: bool = False) -> Collected:
-        """Delete every chunk that no snapshot reaches, in one transaction; with *dry_run*, only count."""
+        """Delete every chunk that no snapshot and no checkpoint reaches, in one transaction; or only count."""
+
+    # -- followers: waiting for events, and how far each has come.
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call *wake* soon (within 50 ms) after anybody, in any process, has committed; return what ends that.
+
+        *wake* is called from any thread, also for nothing, and must be quick and not raise. Who is woken looks
+        for itself. A watch costs no busy waiting; while nobody watches there is no thread. Closing the backend
+        wakes everyone once.
+        """
+
+    def checkpoint(self, name: str) -> bytes | None:
+        """Return the row of a checkpoint, or None."""
+
+    def checkpoints(self) -> list[tuple[str, bytes]]:
+        """Return (name, row) of every checkpoint in byte order of the names."""
+
+    def put_checkpoint(self, name: str, write: CheckpointWrite) -> bool:
+        """Write a checkpoint, with the chunks of its state, in one transaction; durable on return.
+
+        Raises `BadArgument` if its position is past the last one of the store or stream (I8). Returns False,
+        with nothing written, if `rules.may_replace` says no or a needed chunk is not there.
+        """
+
+    def drop_checkpoint(self, name: str) -> bool:
+        """Delete a checkpoint; return whether it was there. Its chunks stay until `collect_chunks`."""
 
     def usage(self) -> dict[str, Any]:
         """Return sizes in bytes and row counts by table, for people to look at."""

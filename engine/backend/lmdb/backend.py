@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
@@ -45,7 +46,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(SnapshotRows, CopyRows, ForkRows):
+class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -72,6 +73,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows):
         self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
         self._children = table["children"]
+        self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------
 
@@ -418,6 +420,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows):
     def close(self) -> None:  # noqa: D102
         if not self._closed:
             self._closed = True
+            if self._shared.pid == os.getpid():
+                self._shared.watcher.wake_all()
             self._shared.release()
 
     # -- rows ------------------------------------------------------------------------------------------
@@ -498,6 +502,10 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows):
     def _last_number(self, txn: _Txn) -> int:
         cursor = txn.cursor(self._streams)
         return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        self._check_open()
+        return self._shared.watcher.watch(wake)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -23,6 +23,7 @@ class SnapshotRows:
     _events: lmdb._Database
     _snapshots: lmdb._Database
     _chunks: lmdb._Database
+    _checkpoints: lmdb._Database
 
     if TYPE_CHECKING:  # what the backend brings
 
@@ -127,11 +128,8 @@ class SnapshotRows:
         It stands under the stream that its version stands under, so that all forks of it share it.
         """
         head = row.version
-        has = txn.cursor(self._chunks).set_key
-        if not all(ref in snapshot.chunks or has(ref) for ref in snapshot.needs):
+        if not self._put_new_chunks(txn, snapshot.chunks, snapshot.needs):
             return False
-        for digest, packed in snapshot.chunks.items():
-            txn.put(digest, packed, overwrite=False, db=self._chunks)
         txn.put(
             keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *snapshot.key),
             snapshot.row,
@@ -140,6 +138,15 @@ class SnapshotRows:
         here = self._snapshot_keys(txn, number, snapshot.fold, head)
         for key in rules.superseded(here, snapshot.key.fold_id, head):
             txn.delete(keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *key), db=self._snapshots)
+        return True
+
+    def _put_new_chunks(self, txn: _Txn, new: Mapping[bytes, bytes], needs: Sequence[bytes]) -> bool:
+        """Write *new* chunks, if all others of *needs* are there."""
+        has = txn.cursor(self._chunks).set_key
+        if not all(ref in new or has(ref) for ref in needs):
+            return False
+        for digest, packed in new.items():
+            txn.put(digest, packed, overwrite=False, db=self._chunks)
         return True
 
     def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:  # noqa: D102
@@ -168,6 +175,8 @@ class SnapshotRows:
             roots: list[bytes] = []
             for _, row in txn.cursor(self._snapshots).iternext():
                 roots += keys.refs_of_snapshot(row)
+            for _, row in txn.cursor(self._checkpoints).iternext():
+                roots += keys.refs_of_checkpoint(row)
             live = reachable(roots, lambda ref: txn.get(ref, db=self._chunks))
             dead = [
                 (digest, len(packed))
