@@ -34,7 +34,10 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as list shows it.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's id. After a rewind, :ID means the old line."),
+]
 AtOption = Annotated[
     int | None,
     typer.Option("--at", metavar="N", min=0, help="Only versions 1..N.", show_default=False),
@@ -67,6 +70,11 @@ def open_to_drive(given: Path | None) -> Store:
     return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
 
 
+def run_named(store: Store, text: str) -> str:
+    """Return the stream that a RUN argument means: what its named head stands for; with a colon, itself."""
+    return text[1:] if text.startswith(":") else store.resolve(text)
+
+
 def open_run(
     given: Path | None, run: str, *, at: int | None = None, also: Callable[[Store], object] | None = None
 ) -> Store:
@@ -77,13 +85,13 @@ def open_run(
     check_stream_name(run)
 
     def look(store: Store) -> None:
-        _check_run(store, run, at)
+        check_run(store, run_named(store, run), at)
         if also is not None:
             also(store)
 
     probe(store_path(given), look)
     opened = open_store(given)
-    if is_own_run(opened, run):
+    if is_own_run(opened, run_named(opened, run)):
         opened.log.codec.register(AGENT_EVENTS)
     return opened
 
@@ -108,7 +116,8 @@ def is_own_run(store: Store, stream: str) -> bool:
     return False
 
 
-def _check_run(store: Store, run: str, at: int | None = None) -> None:
+def check_run(store: Store, run: str, at: int | None = None) -> None:
+    """Raise unless *run* can be read truly up to *at*, with the agent's events if it is the agent's."""
     try:
         if is_own_run(store, run):
             store.log.codec.register(AGENT_EVENTS)
@@ -135,7 +144,7 @@ def open_to_resume(given: Path | None, run: str) -> Store:
 
     def look(store: Store) -> None:
         check_before_writing(store, path)
-        _check_run(store, run)
+        check_run(store, run_named(store, run))
 
     probe(path, look)
     return open_to_drive(given)

@@ -114,7 +114,8 @@ class RunEnded(EngineError):
 
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(
-            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, or start a new run"
+            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, fork it at an"
+            " earlier event, or start a new run"
         )
         self.stream = stream
         self.reason = reason

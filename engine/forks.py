@@ -191,9 +191,9 @@ def _below(left: dict[Any, Any], right: dict[Any, Any], places: list[tuple[Any, 
     return found
 
 
-def delete(log: Log, stream: str, *, reroot: bool) -> None:
+def delete(log: Log, stream: str, *, reroot: bool, drop_heads: bool) -> None:
     """Delete *stream*; see `Store.delete`."""
-    log.backend.delete(check_stream_name(stream), time_ns=log.clock(), reroot=reroot)
+    log.backend.delete(check_stream_name(stream), time_ns=log.clock(), reroot=reroot, drop_heads=drop_heads)
 
 
 def sweep(backend: Backend, *, dry_run: bool = False) -> Swept:

@@ -292,15 +292,16 @@ class Store:
         """Return the last version of *stream* recorded at *time_ns* (UTC) or before; 0 if none was."""
         return forks.version_at_time(self.log, stream, time_ns)
 
-    def delete(self, stream: str, *, reroot: bool = False) -> None:
+    def delete(self, stream: str, *, reroot: bool = False, drop_heads: bool = False) -> None:
         """Delete *stream*: it cannot be read or appended to any more; its name stays taken by a tombstone.
 
-        Refused with `StreamNeeded` while living forks rest on it, unless *reroot*: they keep exactly what they saw.
+        Refused with `StreamNeeded` while living forks rest on it, unless *reroot*: they keep exactly what they saw;
+        and while a named head stands for it, unless *drop_heads*.
         Refused with `LeaseHeld` while somebody drives it. Durable on return; `gc` gives the space back.
         """
         self.log.head(stream)
         leases.check_free(self.backend, stream)
-        forks.delete(self.log, stream, reroot=reroot)
+        forks.delete(self.log, stream, reroot=reroot, drop_heads=drop_heads)
 
     def gc(self, *, dry_run: bool = False) -> Swept:
         """Give back what deleted streams held and nothing living needs, with blobs that no event names.

@@ -64,6 +64,7 @@ def line_of(recorded: Recorded) -> dict[str, Any]:
         "causation": recorded.causation,
         "correlation": recorded.correlation,
         "hash": recorded.hash,
+        "origin": recorded.origin,
     }
 
 
@@ -111,7 +112,7 @@ def _dropped(row: Row) -> dict[str, Any]:
         "version": row.version,
         "sub": 0,
         "position": row.position,
-        "id": event_id(row.stream, row.version),
+        "id": event_id(row.origin, row.version),
         "time": time_text(time_ns),
         "time_ns": time_ns,
         "kind": kind,
@@ -123,6 +124,7 @@ def _dropped(row: Row) -> dict[str, Any]:
         "causation": causation,
         "correlation": correlation,
         "hash": row.hash.hex(),
+        "origin": row.origin,
     }
 
 
@@ -177,6 +179,7 @@ class _Line(msgspec.Struct):
     version: int
     sub: int = 0
     hash: str | None = None
+    origin: str | None = None
     events: int | None = None
     record: str | None = None
     blobs: dict[str, str] = {}
@@ -190,6 +193,7 @@ class _Stored(NamedTuple):
     stream: str
     version: int
     hash: str | None
+    origin: str | None
     events: int | None
     data: bytes
     digest: bytes
@@ -213,7 +217,7 @@ def check(lines: Iterable[bytes], *, progress: Progress | None = None) -> Checke
     elsewhere: dict[bytes, int] = {}
     for stored in _read(lines):
         if not version:
-            stream, link = check_stream_name(stored.stream), chain.seed(stored.stream)
+            stream, link = check_stream_name(stored.stream), chain.seed(stored.origin or stored.stream)
             promised = stored.events
         if stored.stream != stream:
             raise BadArgument(
@@ -367,6 +371,7 @@ def _stored(number: int, line: _Line) -> _Stored:
         line.stream,
         line.version,
         line.hash,
+        line.origin,
         line.events,
         data,
         chain.digest(data),

@@ -153,18 +153,18 @@ class Forest(RuleBasedStateMachine):
         return name not in self.deleted or any(map(self.alive, below))
 
     @precondition(lambda self: self.streams)
-    @rule(data=st.data(), reroot=st.booleans())
-    def delete(self, data: st.DataObject, reroot: bool) -> None:
+    @rule(data=st.data(), reroot=st.booleans(), drop_heads=st.booleans())
+    def delete(self, data: st.DataObject, reroot: bool, drop_heads: bool) -> None:
         self.now += 1
         name = self.a_stream(data)
         children = [child for child, (parent, _) in self.parents.items() if parent == name and self.alive(child)]
-        refused = name in self.heads.values() or (children and not reroot)
+        refused = (name in self.heads.values() and not drop_heads) or (children and not reroot)
         for store in self.stores.values():
             if refused:
                 with pytest.raises(StreamNeeded):
-                    store.delete(name, reroot=reroot)
+                    store.delete(name, reroot=reroot, drop_heads=drop_heads)
                 continue
-            store.delete(name, reroot=reroot)
+            store.delete(name, reroot=reroot, drop_heads=drop_heads)
             with pytest.raises(StreamDeleted):
                 store.append(name, Deposited(1), expected=0)
             with pytest.raises(StreamDeleted):
@@ -174,6 +174,7 @@ class Forest(RuleBasedStateMachine):
                     store.fork(other, name=name)
         if not refused:
             del self.streams[name], self.keys[name]
+            self.heads = {head: stream for head, stream in self.heads.items() if stream != name}
             self.deleted.add(name)
 
     @rule()

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from tailfold.cli.console import emit, note, one_line, say_line, time_text
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, store_path
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.engine import Opaque, Recorded, Store
 from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.errors import StreamNotFound
@@ -56,11 +56,15 @@ def tail(
         check_stream_name(run)
 
     def look(opened: Store) -> None:
-        for _ in opened.subscribe(run, after=_begin(opened, run, after), follow=False):
-            pass
+        stream = run_named(opened, run) if run is not None else None
+        if not _waits(opened, stream, follow):
+            _typed(opened, stream)
+            for _ in opened.subscribe(stream, after=_begin(opened, stream, after), follow=False):
+                pass
 
-    probe(store_path(store), lambda opened: None if _waits(opened, run, follow) else look(_typed(opened, run)))
+    probe(store_path(store), look)
     with open_store(store) as opened:
+        run = run_named(opened, run) if run is not None else None
         if _waits(opened, run, follow):
             note(f"{run} has no events yet: waiting for the first")
         _typed(opened, run)
@@ -128,7 +132,8 @@ def trace(
       tailfold trace r-1 1 --json
     """
     check_stream_name(run)
-    shown = msgspec.msgpack.decode(probe(store_path(store), lambda opened: _traced(opened, run, version)))
+    traced = probe(store_path(store), lambda opened: _traced(opened, run_named(opened, run), version))
+    shown = msgspec.msgpack.decode(traced)
     if as_json:
         emit(shown)
         return

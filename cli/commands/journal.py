@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import msgspec
 import typer
@@ -21,6 +21,7 @@ from tailfold.cli.options import (
     is_own_run,
     open_run,
     open_to_start,
+    run_named,
 )
 from tailfold.engine import Opaque, Store, transfer
 from tailfold.engine.agent.state import run_fold
@@ -40,6 +41,7 @@ def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, sto
       tailfold show r-1 --at 5 --json
     """
     with open_run(store, run, at=at) as opened:
+        run = run_named(opened, run)
         for recorded in opened.read(run, upto=at):
             line = line_of(recorded)
             if as_json:
@@ -59,6 +61,7 @@ def state(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, st
       tailfold state r-1 --at 5
     """
     with open_run(store, run, at=at) as opened:
+        run = run_named(opened, run)
         _require_run(opened, run)
         loaded = opened.load(run, run_fold, at)
         shown = {
@@ -98,8 +101,12 @@ def export(
 
       tailfold export r-1 --output r-1.jsonl
     """
-    with open_run(store, run, also=lambda opened: transfer.export(opened.log, run, records=records)) as opened:
-        lines = (msgspec.json.encode(line) for line in transfer.export(opened.log, run, records=records))
+
+    def exported(opened: Store) -> Iterator[dict[str, Any]]:
+        return transfer.export(opened.log, run_named(opened, run), records=records)
+
+    with open_run(store, run, also=exported) as opened:
+        lines = (msgspec.json.encode(line) for line in exported(opened))
         if output is None:
             for line in lines:
                 write_line(line)

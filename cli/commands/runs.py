@@ -28,12 +28,14 @@ from tailfold.cli.options import (
     open_to_resume,
     open_to_start,
     read_file,
+    run_named,
     store_path,
 )
 from tailfold.engine import Event, Store
 from tailfold.engine.agent.events import (
     ModelDecision,
     ModelFailed,
+    RunRedirected,
     RunStarted,
     ToolCalled,
     TurnStarted,
@@ -112,6 +114,26 @@ def run(
 
 def resume(
     run: RunArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|rules|ollama:NAME",
+            help="Go on with another model. Default: the run's.",
+            show_default=False,
+        ),
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Go on with another question; also for a fork of an ended run.", show_default=False
+        ),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Go on with another budget of model calls, spent ones included.", show_default=False
+        ),
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
@@ -125,26 +147,46 @@ def resume(
 ) -> None:
     """Take up a run where its journal ends: nothing that was done is done or paid for again.
 
-    The run keeps its model and the catalogue that it started with. A run that has ended is not driven again: its
-    answer is printed, and the exit code is 3.
+    The run keeps its model and the catalogue that it started with, unless it is told otherwise, which is written
+    into the journal. A run that has ended is not driven again: its answer is printed, and the exit code is 3. To
+    ask "what if", fork it first.
 
-    Example:
+    Examples:
 
       tailfold resume r-1
-    """
-    check_run_id(run)
 
-    async def work(opened: Store, on_event: OnEvent) -> RunState:
-        return await resume_run(
-            opened,
-            run,
-            _recorded_agent,
-            lambda name: named_model(name, rule),
-            take_over=take_over,
-            on_event=on_event,
-        )
+      tailfold fork r-1 --at 4 --as r-1-gemma && tailfold resume r-1-gemma --model ollama:gemma3
+    """
+    check_run_id(run.removeprefix(":"))
+    if question is not None:
+        check_question(question)
+    if max_turns is not None:
+        check_max_turns(max_turns)
+    if model is not None and model != "auto":
+        named_model(model, rule)
 
     with open_to_resume(store, run) as opened:
+        run = run_named(opened, run)
+
+        async def work(opened: Store, on_event: OnEvent) -> RunState:
+            name = model
+            if model == "auto":
+                chosen, why = await choose_model(model, rule)
+                note(f"run {run}, model {chosen.name}: {why}")
+                name = chosen.name
+            redirect = None
+            if (question, name, max_turns) != (None, None, None):
+                redirect = RunRedirected(question, name, max_turns)
+            return await resume_run(
+                opened,
+                run,
+                _recorded_agent,
+                lambda recorded: named_model(recorded, rule),
+                redirect=redirect,
+                take_over=take_over,
+                on_event=on_event,
+            )
+
         try:
             _drive(opened, run, work, kill_after, as_json, store)
         except RunEnded:
@@ -177,8 +219,9 @@ def replay(
 
       tailfold replay r-1 --live-tools --catalog changed.json
     """
-    check_run_id(run)
+    check_run_id(run.removeprefix(":"))
     with open_run(store, run) as opened:
+        run = run_named(opened, run)
         started = begin_of(opened, run)
         agent = _recorded_agent(started)
         if catalog is not None:

@@ -9,7 +9,7 @@ import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table
 from tailfold.cli.exits import Exit
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, store_path
+from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, run_named, store_path
 from tailfold.engine import Store
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.names import check_stream_name
@@ -65,6 +65,7 @@ def verify(
             emit({"sound": False, "streams": 0, "events": 0, "head": None, "version": None, "findings": findings})
         raise
     with open_store(store) as opened:
+        run = run_named(opened, run) if run is not None else None
         total = opened.head(run).version if run is not None else opened.usage()["events"]
         with progress_bar("verifying", total) as bar:
             advance = (lambda done: bar.advance(bar.task_ids[0], done)) if bar else None

@@ -176,15 +176,17 @@ class MemoryForks:
     def _forest(self) -> Forest[StoredStream]:
         return Forest(lambda stream: stream.children, lambda stream: stream.deleted_ns > 0)
 
-    def delete(self, stream: str, *, time_ns: int, reroot: bool = False) -> None:  # noqa: D102
+    def delete(self, stream: str, *, time_ns: int, reroot: bool = False, drop_heads: bool = False) -> None:  # noqa: D102
         with self._lock:
             found = self._required(stream)
             forest = self._forest()
             ordered = sorted(found.children, key=lambda pair: pair[0])
             needing = [child.name for _, child in ordered if forest.alive(child)]
             heads = [name for name, target in self._named_heads() if target == stream]
-            if heads or (needing and not reroot):
+            if (heads and not drop_heads) or (needing and not reroot):
                 raise StreamNeeded(stream, [] if reroot else needing, heads)
+            for name in heads:
+                self._move_head(name, None, stream)
             found.deleted_ns = time_ns
             self._raise_format(FORMAT_FORKS)
 

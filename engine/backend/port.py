@@ -350,11 +350,11 @@ class Backend(Protocol):
         Durable on return. Raises `HeadMoved`, or `StreamNotFound` for *to*.
         """
 
-    def delete(self, stream: str, *, time_ns: int, reroot: bool = False) -> None:
+    def delete(self, stream: str, *, time_ns: int, reroot: bool = False, drop_heads: bool = False) -> None:
         """Delete *stream*: nobody can read or append to it any more, and its name stays taken.
 
         Durable on return. Its events are given back by `sweep`, up to what forks need. Raises `StreamNeeded` if
-        a named head stands for it, or a living fork rests on it unless *reroot*.
+        a living fork rests on it unless *reroot*, or a named head stands for it unless *drop_heads*.
         """
 
     def tombstones(self) -> list[Tombstone]:

@@ -215,7 +215,7 @@ class ForkRows:
 
     # -- delete and sweep --------------------------------------------------------------------------------
 
-    def delete(self, stream: str, *, time_ns: int, reroot: bool = False) -> None:  # noqa: D102
+    def delete(self, stream: str, *, time_ns: int, reroot: bool = False, drop_heads: bool = False) -> None:  # noqa: D102
         def work(txn: _Txn) -> None:
             known = self._stream(txn, stream)
             if known is None:
@@ -225,8 +225,10 @@ class ForkRows:
             children = [child for _, child in self._children_of(txn, number) if forest.alive(child)]
             needing = [self._row(txn, child).name for child in children]
             heads = [name for name, target in self._named_heads(txn) if target == stream]
-            if heads or (needing and not reroot):
+            if (heads and not drop_heads) or (needing and not reroot):
                 raise StreamNeeded(stream, [] if reroot else needing, heads)
+            for name in heads:
+                self._move_head(txn, name, None, stream)
             gone = msgspec.structs.replace(row, deleted_ns=time_ns)
             txn.put(keys.STREAM_KEY.pack(number), keys.encode_stream_row(gone), db=self._streams)
             count = int.from_bytes(txn.get(keys.DELETED_KEY, b"", db=self._meta), "big") + 1
