@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import journal, runs, snapshots
+from tailfold.cli.commands import journal, runs, schema, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -43,6 +43,7 @@ app.command("verify")(store_commands.verify)
 app.command("export")(journal.export)
 app.command("stats")(store_commands.stats)
 app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(schema.app, name="schema")
 
 
 def _print_version(wanted: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_EVENTS, RunStarted
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunStarted
 from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.errors import BadArgument, StreamNotFound
 from tailfold.engine.names import check_stream_name
@@ -59,7 +59,7 @@ def open_store(given: Path | None) -> Store:
 
 def open_to_drive(given: Path | None) -> Store:
     """Open the store that the options name for driving a run."""
-    return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
+    return Store.open(store_path(given), create=False, upcasters=AGENT_UPCASTERS)
 
 
 def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
@@ -68,7 +68,7 @@ def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
     probe(store_path(given), lambda store: _check_run(store, run, at))
     opened = open_store(given)
     if is_own_run(opened, run):
-        opened.log.codec.register(AGENT_EVENTS)
+        opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 
 
@@ -93,7 +93,7 @@ def is_own_run(store: Store, stream: str) -> bool:
 def _check_run(store: Store, run: str, at: int | None = None) -> None:
     try:
         if is_own_run(store, run):
-            store.log.codec.register(AGENT_EVENTS)
+            store.log.codec.adopt(AGENT_UPCASTERS)
         store.check_readable(run, upto=at)
     except StreamNotFound:
         for _ in store.streams():  # a name that was damaged is not one that was never there
@@ -130,7 +130,7 @@ def open_all(given: Path | None) -> Store:
         own = [head.stream for head in store.streams() if is_own_run(store, head.stream)]
         for head in store.streams():
             store.check_readable(head.stream)
-        store.log.codec.register(AGENT_EVENTS)
+        store.log.codec.adopt(AGENT_UPCASTERS)
         for stream in own:
             store.check_readable(stream)
         for _ in store.kinds():

@@ -53,10 +53,15 @@ class Entry(msgspec.Struct, frozen=True):
         """The stored (kind, version)."""
         return self.kind, self.version
 
+    @property
+    def stored(self) -> bytes:
+        """The exact stored payload."""
+        return base64.b64decode(self.msgpack, validate=True)
+
     def plain(self) -> Any:
         """Return the stored payload as plain values; raise `LockError`."""
         try:
-            return msgspec.msgpack.decode(base64.b64decode(self.msgpack, validate=True))
+            return msgspec.msgpack.decode(self.stored)
         except (msgspec.MsgspecError, binascii.Error) as error:
             raise LockError(f"a payload of {self.kind}@{self.version} cannot be read: {error}") from None
 
@@ -167,9 +172,10 @@ def _events_differ(entry: Entry, events: list[Made], gone: bool, chain: Chain) -
     if before != after:
         return Failure(entry, entry.tag, f"it gives {_kinds(after)}, it gave {_kinds(before)}")
     for was, now in zip(entry.events, events, strict=True):
-        what = _difference(was.payload, now.payload, chain.current[now.kind])
-        if what is not None:
-            return Failure(entry, entry.tag if entry.stages else None, f"the {now.kind} says something else: {what}")
+        said = _difference(was.payload, now.payload, chain.current[now.kind])
+        if said is not None:
+            step = entry.tag if entry.stages else None
+            return Failure(entry, step, f"the {now.kind} says something else: {said}")
     return None
 
 
@@ -183,8 +189,8 @@ def _difference(was: Value, now: Value, cls: Any) -> str | None:
     if found is None and cls is not None:
         for field in msgspec.structs.fields(cls):
             name = field.encode_name
-            if name not in was and now.get(name) != default_of(field)[0]:
-                return f"{name} is {_short(now.get(name))}, and was not there"
+            if name in now and name not in was and now[name] != default_of(field)[0]:
+                return f"{name} is {_short(now[name])}, and was not there"
     return found
 
 
@@ -218,7 +224,7 @@ def _short(value: Value) -> str:
 def render(entries: Iterable[Entry]) -> str:
     """Return the corpus as JSON lines, in the order of kinds, versions and payloads."""
     ordered = sorted(entries, key=lambda e: (e.kind, e.version, len(e.msgpack), e.msgpack))
-    return "".join(msgspec.json.encode(entry, order="sorted").decode() + "\n" for entry in ordered)
+    return "".join(msgspec.json.encode(entry).decode() + "\n" for entry in ordered)
 
 
 def parse(text: str) -> list[Entry]:

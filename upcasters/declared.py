@@ -76,7 +76,9 @@ class _Fields:
                 what = f"step {label}: {name!r} arrives as {had} and has to be {field.type}"
                 yield name, what, f"add ConvertField({name!r}, …)"
         for name in sorted(self.names - end.fields.keys()):
-            what = f"step {label}: {name!r} is lost: {target[0]}@{target[1]} has no such field, and no change says so"
+            what = (
+                f"step {label}: {name!r} is lost: {target[0]}@{target[1]} has no such field, and no change says so"
+            )
             yield name, what, f"add DropField({name!r}), or a RenameField to what it is now"
         yield from self._defaults(label, target)
 
@@ -102,7 +104,8 @@ def _part(step: Step, part: Part, source: Description, lock: Lock) -> Iterator[t
     for name in (*part.fields, *part.renamed.values()):
         if name not in source.fields:
             have = ", ".join(sorted(source.fields)) or "none"
-            what = f"step {step.label}: the part {part.kind} takes {name!r}, which {step.kind}@{step.version} never had"
+            never = f"which {step.kind}@{step.version} never had"
+            what = f"step {step.label}: the part {part.kind} takes {name!r}, {never}"
             yield name, what, f"it has {have}"
     end = lock.described(part.kind, part.version)
     if end is None:

@@ -62,9 +62,7 @@ def lock_of(upcasters: Upcasters) -> Lock:
         known = kinds.setdefault(event.kind, LockedKind(None, {}))
         current = event.version if event in upcasters.events else known.current
         versions = known.versions if str(event.version) in known.versions else None
-        kinds[event.kind] = LockedKind(
-            current, versions or known.versions | {str(event.version): describe(event)}
-        )
+        kinds[event.kind] = LockedKind(current, versions or known.versions | {str(event.version): describe(event)})
     steps = {tag_text(step.kind, step.version): locked_step(step) for step in upcasters}
     return Lock(LOCK_FORMAT, kinds, steps, sorted(tag_text(*tag) for tag in upcasters.retired))
 
@@ -189,4 +187,3 @@ def _pretty(value: Any, indent: str) -> str:
 def _order(key: str) -> tuple[int, str]:
     """Numbers by size, the format's number first, words by the alphabet."""
     return (int(key), "") if key.isdigit() else (0 if key == "lock" else 1, key)
-

@@ -1,4 +1,4 @@
-"""What an event class looks like to a decoder: fields, types, defaults, and the shapes nested in them, as plain data.
+"""What an event class looks like to a decoder: fields, types, defaults, and the shapes nested in them, as data.
 
 Types are texts that read like annotations; `widening` parses them. The texts in a store's registry of kinds
 (`engine.records.fields_of`) are bytes on disk, and those of fold ids name what snapshots need: neither may follow
@@ -190,7 +190,7 @@ def view(value: Any) -> Value:
 
     Takes plain values as decoded from storage, and what defaults are made of (structs, enumerations, sets).
     """
-    if value is None or isinstance(value, bool | int | str) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float):
         return value if value - value == 0 else {"float": str(value)}
@@ -224,4 +224,3 @@ def _identifier(name: str) -> str:
 
 def _name(factory: Callable[..., Any]) -> str:
     return str(getattr(factory, "__qualname__", repr(factory))).split("<locals>.")[-1]
-

@@ -1,4 +1,4 @@
-"""The judgement of `schema check`: what differs between the committed lock and the code, and what to do about it."""
+"""The judgement of `schema check`: what differs between the committed lock and the code, and what to do then."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tailfold.upcasters.declared import faults
 from tailfold.upcasters.lock import Lock, LockedKind, lock_of, merged, split_text, tag_text
 from tailfold.upcasters.schema import Description
 from tailfold.upcasters.widening import compare
+
+TAKE_BACK = "Take the change back; or, if it is meant, schema lock --force: stored events say something else then"
 
 
 class Judgement(Enum):
@@ -153,7 +155,9 @@ class _Judge:
             failed = any(failure.step == step.source for failure in self._corpus.failures)
             if was is None:
                 seen = any(entry.tag == step.source for entry in self._corpus.lifted)
-                unseen = "" if seen or failed else "No golden payload of it is there: schema lock --store DIR takes some"
+                unseen = (
+                    "" if seen or failed else "No golden payload of it is there: schema lock --store DIR takes some"
+                )
                 what = f"new step: {'; '.join(step.does)}"
                 yield Verdict(*step.source, None, Judgement.COMPATIBLE, what, unseen)
             elif proved and not failed:
@@ -161,13 +165,11 @@ class _Judge:
                 yield Verdict(*step.source, None, Judgement.COMPATIBLE, what, "")
             elif not failed:
                 what = "the step has changed, and no golden payload proves it harmless"
-                remedy = (
-                    "Take the change back; or, if it is meant, lock with --force: stored events say something else then"
-                )
+                remedy = TAKE_BACK
                 yield Verdict(*step.source, None, Judgement.BREAKING, what, remedy)
 
     def _corpus_failures(self, known: set[tuple[str, int]]) -> Iterator[Verdict]:
-        """One verdict for all golden payloads that fail for the same reason, and nothing of what is said already."""
+        """One verdict for all golden payloads that fail at one step, and nothing of what is said already."""
         counts: Counter[tuple[str, int]] = Counter()
         first: dict[tuple[str, int], Failure] = {}
         for failure in self._corpus.failures:
@@ -179,5 +181,7 @@ class _Judge:
                 continue
             of = tag_text(*failure.entry.tag)
             what = f"{counts[at]} golden payloads of {of} no longer lift as they did: {failure.what}"
-            remedy = "Take the change back; or, if it is meant, lock with --force: stored events say something else then"
+            remedy = (
+                "Take the change back; or, if it is meant, lock with --force: stored events say something else then"
+            )
             yield Verdict(*at, None, Judgement.BREAKING, what, remedy)

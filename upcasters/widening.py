@@ -92,7 +92,7 @@ class _Comparison:
         return found
 
     def _by_place(self, old: Shape, new: Shape, path: str) -> list[FieldChange]:
-        before, after = (sorted(shape.fields.items(), key=lambda i: i[1].at) for shape in (old, new))
+        before, after = (sorted(shape.fields.items(), key=lambda i: int(i[1].at or 0)) for shape in (old, new))
         changes = []
         for i, (name, field) in enumerate(before):
             if i < len(after):
@@ -276,7 +276,7 @@ def _added(path: str, name: str, field: Field) -> FieldChange:
     if field.required:
         return _needs(where, "added without a default: old events lack it", _convert(path) if path else _add(name))
     if field.varies is not UNSET:
-        what = f"added with a default ({field.varies}) that is another one each time: old events would never stand still"
+        what = f"added with a default ({field.varies}) that is another one each time: old events would not keep it"
         return _needs(where, what, _convert(path) if path else _add(name))
     return FieldChange(where, True, f"added with a default: old events get {_said(field)}")
 
