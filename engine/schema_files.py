@@ -96,7 +96,7 @@ def write(
     if not checked.compatible and not force:
         raise SchemaChanged(str(path), [v for v in checked.verdicts if v.judgement is not Judgement.COMPATIBLE])
     after = lock.merged(before, _described(chain.upcasters))
-    lifted = {(entry.tag, entry.msgpack): entry for entry in ran.lifted}
+    lifted = {(entry.tag, entry.msgpack): entry for entry in ran.anew}
     kept = [lifted.get((entry.tag, entry.msgpack)) or _recorded_anew(chain, entry) for entry in entries]
     new = []
     for one in payloads:

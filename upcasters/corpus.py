@@ -79,13 +79,15 @@ class CorpusChecked(NamedTuple):
     """What a check of the corpus found."""
 
     lifted: list[Entry]
-    """Entries that lift as they did, recorded anew: with the stages and events of today."""
+    """Entries that lift as they did."""
+    anew: list[Entry]
+    """The same, recorded anew: with the stages and events of today."""
     failures: list[Failure]
     passed_over: int
     """Entries of retired versions."""
 
     def proves(self, kind: str, version: int) -> int:
-        """Return how many payloads went through the step from (kind, version) as they did when recorded."""
+        """Return how many payloads go through the step from (kind, version) as they did when they were recorded."""
         return sum(
             any((stage.kind, stage.version) == (kind, version) for stage in entry.stages) for entry in self.lifted
         )
@@ -101,7 +103,7 @@ def record(chain: Chain, kind: str, version: int, payload: bytes) -> Entry:
 
 def check(entries: Iterable[Entry], chain: Chain) -> CorpusChecked:
     """Lift every entry, and compare what comes out with what is recorded."""
-    lifted, failures, passed_over = [], [], 0
+    lifted, anew, failures, passed_over = [], [], [], 0
     for entry in entries:
         if entry.tag in chain.upcasters.retired and not chain.lifts(*entry.tag):
             passed_over += 1
@@ -109,7 +111,9 @@ def check(entries: Iterable[Entry], chain: Chain) -> CorpusChecked:
         try:
             stages, events = _way(chain, entry)
         except LiftError as error:
-            step = next((s.source for s in chain.steps_from(*entry.tag) if s.label == error.step), None)
+            way = list(chain.steps_from(*entry.tag))
+            failed = [s for s in way if s.label == error.step] or way[-1:]  # what its class refuses, the last made
+            step = failed[0].source if failed else None
             failures.append(Failure(entry, step, f"it lifts no more: {error}"))
             continue
         failure = _differs(entry, stages, events, chain)
@@ -117,8 +121,9 @@ def check(entries: Iterable[Entry], chain: Chain) -> CorpusChecked:
             failures.append(failure)
             continue
         again = [_passed(stage) for stage in stages]
-        lifted.append(msgspec.structs.replace(entry, stages=again, events=events))
-    return CorpusChecked(lifted, failures, passed_over)
+        lifted.append(entry)
+        anew.append(msgspec.structs.replace(entry, stages=again, events=events))
+    return CorpusChecked(lifted, anew, failures, passed_over)
 
 
 def _way(chain: Chain, entry: Entry) -> tuple[list[Stage], list[Made]]:

@@ -86,7 +86,9 @@ class _Judge:
     def _same_version(
         self, kind: str, version: int, old: Description, new: Description, current: int | None
     ) -> Iterator[Verdict]:
-        for change in compare(old, new).changes:
+        changes = compare(old, new).changes
+        wanted = ", ".join(dict.fromkeys(change.change for change in changes if not change.compatible))
+        for change in changes:
             if change.compatible:
                 judgement, remedy = Judgement.COMPATIBLE, ""
             elif version != current:
@@ -94,7 +96,7 @@ class _Judge:
                 remedy = f"The struct that a typed step reads {kind}@{version} with has to stay as it was locked"
             else:
                 judgement = Judgement.NEEDS_STEP
-                step = f"change({kind!r}, {version}, {change.change})"
+                step = f"change({kind!r}, {version}, {wanted})"
                 remedy = f"Set version = {version + 1} in the class, and declare {step}"
             yield Verdict(kind, version, change.field or None, judgement, change.what, remedy)
 
@@ -154,10 +156,9 @@ class _Judge:
             proved = self._corpus.proves(*step.source)
             failed = any(failure.step == step.source for failure in self._corpus.failures)
             if was is None:
-                seen = any(entry.tag == step.source for entry in self._corpus.lifted)
-                unseen = (
-                    "" if seen or failed else "No golden payload of it is there: schema lock --store DIR takes some"
-                )
+                entries = [*self._corpus.lifted, *(failure.entry for failure in self._corpus.failures)]
+                seen = any(entry.tag == step.source for entry in entries)
+                unseen = "" if seen else "No golden payload of it is there: schema lock --store DIR takes some"
                 what = f"new step: {'; '.join(step.does)}"
                 yield Verdict(*step.source, None, Judgement.COMPATIBLE, what, unseen)
             elif proved and not failed:
@@ -165,8 +166,7 @@ class _Judge:
                 yield Verdict(*step.source, None, Judgement.COMPATIBLE, what, "")
             elif not failed:
                 what = "the step has changed, and no golden payload proves it harmless"
-                remedy = TAKE_BACK
-                yield Verdict(*step.source, None, Judgement.BREAKING, what, remedy)
+                yield Verdict(*step.source, None, Judgement.BREAKING, what, TAKE_BACK)
 
     def _corpus_failures(self, known: set[tuple[str, int]]) -> Iterator[Verdict]:
         """One verdict for all golden payloads that fail at one step, and nothing of what is said already."""
@@ -181,7 +181,4 @@ class _Judge:
                 continue
             of = tag_text(*failure.entry.tag)
             what = f"{counts[at]} golden payloads of {of} no longer lift as they did: {failure.what}"
-            remedy = (
-                "Take the change back; or, if it is meant, lock with --force: stored events say something else then"
-            )
-            yield Verdict(*at, None, Judgement.BREAKING, what, remedy)
+            yield Verdict(*at, None, Judgement.BREAKING, what, TAKE_BACK)

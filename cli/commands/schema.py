@@ -70,9 +70,7 @@ def lock(
             emit({"written": False, "lock": str(lock_file), "verdicts": _plain(error.verdicts)})
         else:
             _say(error.verdicts)
-        note(
-            f"{lock_file} was not written, as {len(error.verdicts)} changes would break stored journals (see --force)"
-        )
+        note(f"{lock_file} was not written: {len(error.verdicts)} changes would break stored journals")
         raise typer.Exit(Exit.SCHEMA) from None
     if as_json:
         emit(
