@@ -157,10 +157,15 @@ class Codec:
 
     def ordered_chain(self) -> Chain:
         """Return the chain with sets in order, so that what it gives can be compared between processes."""
-        chain, encode = self.lifting.chain, self._encode_content
-        return Chain(
-            chain.upcasters, chain.current, chain.build, lambda value: msgspec.msgpack.decode(encode(value))
-        )
+        chain = self.lifting.chain
+
+        def plain(value: Any) -> Any:
+            try:
+                return msgspec.msgpack.decode(self._encode_content(value))
+            except TypeError:  # of dictionaries whose keys are no texts, msgspec knows no order
+                return chain.plain(value)
+
+        return Chain(chain.upcasters, chain.current, chain.build, plain)
 
     def _forget_unusual(self, kinds: Iterable[str]) -> None:
         """Drop the classes of opaque and old records of *kinds*: they are made again when they are met."""
