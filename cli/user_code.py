@@ -72,6 +72,6 @@ def _classes(given: str, found: Any) -> list[type[Event]]:
         raise BadArgument(f"--events {given} is a class, not an Upcasters or a list of event classes{hint}")
     if isinstance(found, str) or not isinstance(found, Iterable):
         raise BadArgument(
-            f"--events {given} is a {type(found).__name__}, not an Upcasters or a list of event classes"
+            f"--events {given} is of type {type(found).__name__}, not an Upcasters or a list of event classes"
         )
     return list(found)

@@ -118,7 +118,7 @@ class _Count:
 
 
 def _surveyed(log: Log, kind: str, version: int, count: _Count) -> Surveyed:
-    standing, steps = _standing(log, kind, version)
+    standing, steps = _standing(log, kind, version, read=count.failure is None)
     if count.foreign == count.events:
         standing, steps = "of another program: kept as it is", 0
     return Surveyed(kind, version, count.events, count.readable, count.foreign, standing, steps, count.failure)
@@ -145,7 +145,7 @@ def explain(log: Log, stream: str, version: int) -> Explained:
             stages = stages or error.__cause__.stages
     except EngineError as error:
         found = error
-    standing = _standing(log, kind, schema_version)[0]
+    standing = _standing(log, kind, schema_version, read=found is None)[0]
     stored = tag(kind, schema_version)
     return Explained(stream, version, stored, standing, payload, stages, events, found, failed, given)
 
@@ -230,7 +230,7 @@ def _tag(row: Row) -> tuple[str, int]:
         return DAMAGED, 0
 
 
-def _standing(log: Log, kind: str, version: int) -> tuple[str, int]:
+def _standing(log: Log, kind: str, version: int, *, read: bool) -> tuple[str, int]:
     """Say what the code does with a (kind, version), and with how many steps."""
     codec = log.codec
     chain = codec.lifting.chain
@@ -250,4 +250,5 @@ def _standing(log: Log, kind: str, version: int) -> tuple[str, int]:
         ends = " + ".join(tag(*end) for end in chain.ends_of(kind, version)) or "nothing: dropped"
         return f"lifted by {steps} step{'s' * (steps > 1)} to {ends}", steps
     retired = " (retired, but it is here)" if (kind, version) in chain.upcasters.retired else ""
-    return f"older than the code's {known[kind]}, without a step{retired}", 0
+    way = "fits as it is" if read else "without a step"
+    return f"older than the code's {known[kind]}, {way}{retired}", 0

@@ -7,6 +7,7 @@ what this one says.
 
 from __future__ import annotations
 
+import keyword
 import re
 import time
 from collections.abc import Callable
@@ -101,6 +102,8 @@ _ATOMS = {
     "RawType": "Raw",
 }
 _COLLECTIONS = {"ListType": "list", "SetType": "set", "FrozenSetType": "frozenset"}
+_TAKEN = {*_ATOMS.values(), *_COLLECTIONS.values(), "tuple", "dict", "Literal"}
+"""Words of type texts: a class of such a name gets another one."""
 _LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
@@ -219,7 +222,8 @@ def _limits(info: Any) -> str:
 
 
 def _identifier(name: str) -> str:
-    return re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+    name = re.sub(r"\W+", "_", name).strip("_") or "unnamed"
+    return f"{name}_" if name in _TAKEN or keyword.iskeyword(name) else name
 
 
 def _name(factory: Callable[..., Any]) -> str:

@@ -177,11 +177,12 @@ def test_a_lowered_version_is_breaking() -> None:
 def test_a_kind_that_is_gone_without_a_step_is_breaking_and_with_one_it_is_not() -> None:
     other = event("licences", count=int, note=(str, ""))
     assert "gone from the code" in one(project().judge(other), BREAKING).what
-    for declare in (
+    ways: list[Callable[[Upcasters], None]] = [
         lambda steps: steps.rename_kind("seats", 1, "licences"),
         lambda steps: steps.drop("seats", 1),
         lambda steps: steps.split("seats", 1, Part("licences", 1, fields=("count", "note"))),
-    ):
+    ]
+    for declare in ways:
         steps = Upcasters(events=[other])
         declare(steps)
         assert {v.judgement for v in project().judge(steps)} == {COMPATIBLE}
