@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import follow, forks, journal, migrate, runs, snapshots
+from tailfold.cli.commands import follow, forks, journal, migrate, runs, schema, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -53,6 +53,7 @@ app.command("diff")(forks.diff)
 app.command("delete")(forks.delete)
 app.command("gc")(forks.gc)
 app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(schema.app, name="schema")
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_EVENTS, RunStarted
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunStarted
 from tailfold.engine.agents.comparetiers import NAME
-from tailfold.engine.errors import BadArgument, BadSteps, StreamNotFound
-from tailfold.engine.events import COMPOSITE_TAG, check_event_type
+from tailfold.engine.errors import BadArgument, StreamNotFound
+from tailfold.engine.events import COMPOSITE_TAG
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import raw_record
 from tailfold.snapshots import never
-from tailfold.upcasters import StepsError, Upcasters
 
 STORE_VARIABLE = "TAILFOLD_STORE"
 STORE_DEFAULT = ".tailfold"
@@ -67,7 +64,7 @@ def open_store(given: Path | None) -> Store:
 
 def open_to_drive(given: Path | None) -> Store:
     """Open the store that the options name for driving a run."""
-    return Store.open(store_path(given), create=False, events=AGENT_EVENTS)
+    return Store.open(store_path(given), create=False, upcasters=AGENT_UPCASTERS)
 
 
 def run_named(store: Store, text: str) -> str:
@@ -92,7 +89,7 @@ def open_run(
     probe(store_path(given), look)
     opened = open_store(given)
     if is_own_run(opened, run_named(opened, run)):
-        opened.log.codec.register(AGENT_EVENTS)
+        opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 
 
@@ -120,7 +117,7 @@ def check_run(store: Store, run: str, at: int | None = None) -> None:
     """Raise unless *run* can be read truly up to *at*, with the agent's events if it is the agent's."""
     try:
         if is_own_run(store, run):
-            store.log.codec.register(AGENT_EVENTS)
+            store.log.codec.adopt(AGENT_UPCASTERS)
         store.check_readable(run, upto=at)
     except StreamNotFound:
         for _ in store.streams():  # a name that was damaged is not one that was never there
@@ -157,7 +154,7 @@ def open_all(given: Path | None) -> Store:
         own = [head.stream for head in store.streams() if is_own_run(store, head.stream)]
         for head in store.streams():
             store.check_readable(head.stream)
-        store.log.codec.register(AGENT_EVENTS)
+        store.log.codec.adopt(AGENT_UPCASTERS)
         for stream in own:
             store.check_readable(stream)
         for _ in store.kinds():
@@ -165,35 +162,6 @@ def open_all(given: Path | None) -> Store:
 
     probe(store_path(given), check)
     return open_store(given)
-
-
-def load_object(text: str) -> Any:
-    """Return what ``module:attr`` names; modules are looked for in the working directory as well."""
-    module, colon, attribute = text.partition(":")
-    if not (module and colon and attribute):
-        raise BadArgument(f"{text!r} is not module:attr")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
-        raise BadArgument(f"{text!r} cannot be loaded: {error}") from None
-    except StepsError as error:
-        raise BadSteps(f"{text!r} cannot be loaded: {error}") from None
-    return found
-
-
-def load_events(text: str) -> Upcasters:
-    """Return the `Upcasters` that ``module:attr`` names, or ones without steps for an iterable of event classes."""
-    found = load_object(text)
-    if isinstance(found, Upcasters):
-        return found
-    try:
-        return Upcasters(events=[check_event_type(one) for one in found])
-    except TypeError:
-        raise BadArgument(f"{text!r} is neither an Upcasters nor an iterable of event classes") from None
 
 
 def read_file(path: Path) -> bytes:

@@ -18,9 +18,9 @@ EXIT_MEANINGS = {
     Exit.RUN_ENDED: "the run has ended",
     Exit.DRIVEN_ELSEWHERE: "another process drives the run",
     Exit.REPLAY_DIVERGED: "replay diverged from the journal",
-    Exit.NOT_FOUND: "no such store, run or version",
+    Exit.NOT_FOUND: "no such store, run, version or schema lock",
     Exit.CORRUPTION: "corruption found",
-    Exit.SCHEMA: "schema: undecodable, or newer than known",
+    Exit.SCHEMA: "schema: undecodable, newer than known, or a change that would break journals",
     Exit.CONFLICT: "conflict: somebody else was first",
     Exit.INTERRUPTED: "interrupted by Ctrl-C; nothing is lost",
 }

@@ -6,7 +6,8 @@ EngineError
 │   ├── StoreNotFound      no store at the path (or the path holds something else)
 │   ├── StreamNotFound     the store has no such stream, or not that version of it
 │   ├── StreamDeleted      the stream was deleted; its tombstone keeps the name
-│   └── BlobNotFound       an event names a blob that the store does not hold
+│   ├── BlobNotFound       an event names a blob that the store does not hold
+│   └── LockNotFound       no schema lock at the path
 ├── RunEnded               the run has ended; there is nothing to drive
 ├── LeaseHeld              another process drives the run
 ├── ReplayDiverged         the replayed loop asked for something else than the journal records
@@ -22,6 +23,8 @@ EngineError
 │   ├── Undecodable        a payload does not fit its own (kind, version)
 │   ├── StepFailed         a step of the upcasters raised, or gave what the current schema refuses
 │   ├── BadSteps           the upcasters do not form a chain to the code's events
+│   ├── LockTooNew         the schema lock was written by a later release
+│   ├── SchemaChanged      the code has changes that the schema lock says would break stored journals
 │   └── UnknownKind        a strict fold met a kind that it does not know
 ├── Conflict               somebody else was first; nothing was written
 │   ├── WrongVersion       the stream is not at the expected version
@@ -107,6 +110,14 @@ class BlobNotFound(NotFound):
     def __init__(self, digest: str) -> None:
         super().__init__(f"the store holds no blob {digest}")
         self.digest = digest
+
+
+class LockNotFound(NotFound):
+    """No schema lock at the path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"no schema lock at {path}: write one with tailfold schema lock, and commit it")
+        self.path = path
 
 
 class RunEnded(EngineError):
@@ -278,6 +289,29 @@ class StepFailed(SchemaError):
 
 class BadSteps(SchemaError):
     """The upcasters do not form a chain to the code's events: a gap, a cycle, a dead target, an unknown kind."""
+
+
+class LockTooNew(SchemaError):
+    """The schema lock has a format that this release does not know."""
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"the schema lock {path} has format {found}; this tailfold knows formats up to {known}. Upgrade"
+            " tailfold; nothing was written"
+        )
+        self.path = path
+        self.found = found
+        self.known = known
+
+
+class SchemaChanged(SchemaError):
+    """The code has changes under which stored journals could not be read truly. Nothing was written."""
+
+    def __init__(self, path: str, verdicts: list[Any]) -> None:
+        lines = "".join(f"\n  {verdict}" for verdict in verdicts)
+        super().__init__(f"the code does not go with the schema lock {path}:{lines}")
+        self.path = path
+        self.verdicts = verdicts
 
 
 class UnknownKind(SchemaError):

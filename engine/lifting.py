@@ -71,6 +71,15 @@ class Lifting:
         self._contexts.clear()
         self.generation += 1
 
+    def has(self, upcasters: Upcasters) -> bool:
+        """Say whether everything of *upcasters* was adopted already."""
+        own = self.upcasters
+        return (
+            all(own.get(*step.source) is step for step in upcasters)
+            and upcasters.retired <= own.retired
+            and all(event in own.events for event in upcasters.events)
+        )
+
     def _built(self, upcasters: Upcasters, events: Iterable[type[Event]]) -> Chain:
         try:
             current = current_events([*upcasters.events, *events])

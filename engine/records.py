@@ -39,7 +39,7 @@ from tailfold.engine.events import (
     tag_of,
 )
 from tailfold.engine.lifting import Lifting
-from tailfold.upcasters import Standing, Upcasters
+from tailfold.upcasters import Chain, Standing, Upcasters
 
 RECORD_BYTES_MAX = 64 << 20
 """The largest record; larger content belongs into a `Blob`."""
@@ -96,6 +96,17 @@ class _HasCause(msgspec.Struct, array_like=True):
 
 
 _decode_cause = msgspec.msgpack.Decoder(_HasCause).decode
+
+
+class _HasPayload(msgspec.Struct, array_like=True):
+    tag: Any
+    time_ns: Any
+    causation: Any
+    correlation: Any
+    payload: msgspec.Raw
+
+
+_decode_raw = msgspec.msgpack.Decoder(_HasPayload).decode
 _decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 
 
@@ -164,7 +175,12 @@ class Codec:
             self._compile()
 
     def adopt(self, upcasters: Upcasters) -> None:
-        """Make the events and steps of *upcasters* known; raise `BadArgument` or `BadSteps`, with nothing added."""
+        """Make the events and steps of *upcasters* known. Adopting them again is free.
+
+        Raises `BadArgument` or `BadSteps`, with nothing added.
+        """
+        if self.lifting.has(upcasters) and all(event_type in self._class_of for event_type in upcasters.events):
+            return
         for event_type in upcasters.events:
             check_event_type(event_type)
         self.lifting.adopt(upcasters, self._types.values())
@@ -172,6 +188,18 @@ class Codec:
         with self._changing:
             self._forget_unusual({split_tag(stored)[0] for stored in self._classes})
             self._compile()
+
+    def ordered_chain(self) -> Chain:
+        """Return the chain with sets in order, so that what it gives can be compared between processes."""
+        chain = self.lifting.chain
+
+        def plain(value: Any) -> Any:
+            try:
+                return msgspec.msgpack.decode(self._encode_content(value))
+            except TypeError:  # of dictionaries whose keys are no texts, msgspec knows no order
+                return chain.plain(value)
+
+        return Chain(chain.upcasters, chain.current, chain.build, plain)
 
     def _forget_unusual(self, kinds: Iterable[str]) -> None:
         """Drop the classes of opaque and old records of *kinds*: they are made again when they are met."""
@@ -469,6 +497,15 @@ def causation_of(data: bytes) -> str | None:
         raise ValueError(str(error)) from None
 
 
+def stored_payload(data: bytes) -> tuple[str, int, bytes]:
+    """Return (kind, schema version, payload bytes) of record bytes, the payload untouched; raise ValueError."""
+    try:
+        record = _decode_raw(data)
+        return *split_tag(record.tag), bytes(record.payload)
+    except (msgspec.MsgspecError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+
+
 def raw_record(data: bytes) -> list[Any]:
     """Decode record bytes to builtins, as stored; raise ValueError. For looking at any journal."""
     try:
@@ -571,6 +608,7 @@ __all__ = [
     "format_needed",
     "raw_record",
     "read_description",
+    "stored_payload",
     "tag_bytes",
     "tag_of_record",
     "tags_in",

@@ -1,4 +1,4 @@
-"""The laws that a fold has to keep, as checks for your own tests: a few lines, from plain pytest.
+"""The laws that folds and schemas have to keep, as checks for your own tests: a few lines, from plain pytest.
 
     from tailfold.engine.testing import check_fold, given
 
@@ -7,6 +7,9 @@
 
     def test_selling_takes_away() -> None:
         given(my_fold, Bought(3)).when(Sold(1)).then(Stock(2))
+
+    def test_every_journal_opens() -> None:
+        check_schema(my_upcasters, lock="tailfold.schema.json")
 
 Each check raises `LawBroken`, an AssertionError that says which law, at which event, and what differs.
 """
@@ -18,7 +21,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,10 +32,13 @@ from tailfold.engine.backend.memory import MemoryBackend
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.fold_facts import FoldFacts
+from tailfold.engine.schema_files import LOCK_DEFAULT, check
 from tailfold.engine.store import Store
 from tailfold.snapshots import every, never
 from tailfold.snapshots.chunks import ChunkReader, pack, unpack
 from tailfold.snapshots.codec import NotEncodableError
+from tailfold.upcasters import Upcasters
+from tailfold.upcasters.verdicts import Judgement
 
 S = TypeVar("S")
 
@@ -42,7 +48,7 @@ HASH_SEEDS = ("0", "4242")
 
 
 class LawBroken(AssertionError):
-    """A fold does not keep a law; the message names the law and what differs."""
+    """A law is not kept; the message names the law and what differs."""
 
 
 def check_fold(fold: Fold[S], events: Sequence[Event]) -> None:
@@ -135,6 +141,24 @@ def check_store(fold: Fold[S], events: Sequence[Event]) -> None:
         if _bytes(fold, loaded.state) != truth:
             differs = _difference(truth, _bytes(fold, loaded.state))
             raise LawBroken(f"fold {fold.name!r}: the live state is not the loaded one. {differs}")
+
+
+def check_schema(
+    upcasters: Upcasters | Iterable[type[Event]], *, lock: str | os.PathLike[str] = LOCK_DEFAULT
+) -> None:
+    """The code's events and steps read every journal that the committed *lock* and its golden corpus know of.
+
+    What ``tailfold schema check`` does. Compatible changes pass. Raises `LawBroken` with a verdict for each other
+    change, and as the command does if the lock cannot be read.
+    """
+    if not isinstance(upcasters, Upcasters):
+        upcasters = Upcasters(events=upcasters)
+    checked = check(upcasters, Path(lock))
+    if not checked.compatible:
+        wrong = [v for v in checked.verdicts if v.judgement is not Judgement.COMPATIBLE]
+        lines = "".join(f"\n  {verdict}" for verdict in wrong)
+        golden = f"; {checked.failed} golden payloads do not lift as they did" if checked.failed else ""
+        raise LawBroken(f"the code does not go with the schema lock {lock}{golden}:{lines}")
 
 
 # -- given, when, then -----------------------------------------------------------------------------------
@@ -270,6 +294,7 @@ __all__ = [
     "check_determinism",
     "check_fold",
     "check_hash_seeds",
+    "check_schema",
     "check_snapshots",
     "check_store",
     "given",

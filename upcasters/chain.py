@@ -93,7 +93,11 @@ class Chain:
             if step is None:
                 continue
             given = _copy(at.payload)
-            outputs = self._run(step, at.payload, contexts)
+            try:
+                outputs = self._run(step, at.payload, contexts)
+            except LiftError as error:
+                error.stages = stages
+                raise
             stages.append(Stage(step, given, outputs))
             todo[:0] = outputs  # depth first: the parts of a split come out in their order
         return stages

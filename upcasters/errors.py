@@ -19,3 +19,18 @@ class LiftError(Exception):
         self.payload = payload
         """What the step was given."""
         self.why = why
+        self.stages: list[Any] = []
+        """The stages before the one that failed, if they were traced."""
+
+
+class LockError(ValueError):
+    """A lock or corpus file cannot be read; the message says where it is wrong."""
+
+
+class LockTooNewError(LockError):
+    """A lock file has a format of a later release."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(f"it has lock format {found}; this tailfold knows formats up to {known}. Upgrade tailfold")
+        self.found = found
+        self.known = known

@@ -11,7 +11,7 @@ from tailfold.cli.console import emit, note, one_line, say_line, time_text
 from tailfold.cli.guard import probe
 from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.engine import Opaque, Recorded, Store
-from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.errors import StreamNotFound
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import tag_of_record
@@ -98,7 +98,7 @@ def _begin(opened: Store, run: str | None, after: int | None) -> int:
 def _typed(opened: Store, run: str | None) -> Store:
     """Make the events of the shipped agent known if they are all that will be shown."""
     if run is not None and is_own_run(opened, run):
-        opened.log.codec.register(AGENT_EVENTS)
+        opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 
 

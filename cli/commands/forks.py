@@ -20,7 +20,7 @@ from tailfold.cli.options import (
     store_path,
 )
 from tailfold.engine import Head, Store
-from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.forks import Branch, changed
@@ -165,7 +165,7 @@ def diff(
         names = [run_named(opened, name) for name in (left, right)]
         own = all(is_own_run(opened, name) for name in names)
         if own:
-            opened.log.codec.register(AGENT_EVENTS)
+            opened.log.codec.adopt(AGENT_UPCASTERS)
         found = opened.diff(*names)
         states = [to_plain(opened.load(name, run_fold).state) for name in names] if own else None
     differences = changed(*states) if states is not None else None

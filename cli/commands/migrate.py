@@ -13,15 +13,15 @@ import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table
 from tailfold.cli.exits import Exit
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, is_own_run, load_events, load_object, open_store
+from tailfold.cli.options import JsonOption, is_own_run, open_store
+from tailfold.cli.user_code import imported, upcasters_of
 from tailfold.engine import Fold, Store
-from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.migration import Report, Schema
 from tailfold.engine.migration import migrate as migrate_store
 from tailfold.engine.migration.report import REPORT_NAME
-from tailfold.upcasters import Upcasters
 
 
 def migrate(
@@ -68,7 +68,7 @@ def migrate(
       tailfold migrate old new --events shop.events:upcasters --fold shop.state:orders
     """
     others = _schema(events, folds or [])
-    own = Schema(Upcasters(events=AGENT_EVENTS), (run_fold,))
+    own = Schema(AGENT_UPCASTERS, (run_fold,))
     probe(source, lambda store: _check_pages(store, source))
     with (
         open_store(source) as opened,
@@ -97,13 +97,13 @@ def migrate(
 def _schema(events: str | None, folds: list[str]) -> Schema | None:
     if events is None and not folds:
         return None
-    found = [load_object(text) for text in folds]
+    found = [imported("--fold", text) for text in folds]
     for text, fold in zip(folds, found, strict=True):
         if not isinstance(fold, Fold):
             raise BadArgument(f"{text!r} is no Fold")
     if events is None:
         raise BadArgument("--fold compares what your events give: name them with --events")
-    return Schema(load_events(events), tuple(found))
+    return Schema(upcasters_of(events), tuple(found))
 
 
 def _check_pages(store: Store, path: Path) -> None:

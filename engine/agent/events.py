@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 from tailfold.engine.events import Blob, Event
+from tailfold.upcasters import Upcasters
 
 Effect = Literal["read_only", "idempotent", "unsafe"]
 """What running a tool again may do: nothing, nothing with the same key, or something."""
@@ -149,3 +150,6 @@ AGENT_EVENTS: tuple[type[Event], ...] = (
     RunRedirected,
     RunEnded,
 )
+
+AGENT_UPCASTERS = Upcasters(events=AGENT_EVENTS)
+"""The events of a run and the steps that lift old ones. `tailfold schema check` guards both."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from tailfold.engine.agent.events import (
-    AGENT_EVENTS,
+    AGENT_UPCASTERS,
     ModelDecision,
     ModelFailed,
     RunRedirected,
@@ -144,7 +144,7 @@ async def replay(store: Store, run_id: str, agent: Agent, *, live_tools: bool = 
     then means that what they read has changed. Nothing is written.
     """
     begin_of(store, run_id)
-    store.log.codec.register(AGENT_EVENTS)
+    store.log.codec.adopt(AGENT_UPCASTERS)
     store.check_readable(run_id)
     recording = _Recording(run_id, store.read(run_id))
     recording.take()  # run_started: what came from outside

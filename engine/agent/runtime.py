@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from tailfold.engine.agent.causes import Causes, causes_of
-from tailfold.engine.agent.events import RunRedirected, RunResumed, RunStarted
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunRedirected, RunResumed, RunStarted
 from tailfold.engine.agent.loop import (
     Agent,
     Model,
@@ -203,7 +203,7 @@ def _check_open(store: Store, run_id: str, state: RunState, redirect: RunRedirec
 
 def begin_of(store: Store, run_id: str) -> RunStarted:
     """Return the first event of a run; raise `StreamNotFound`, or `BadArgument` if the stream is no run."""
-    store.log.codec.register([RunStarted])
+    store.log.codec.adopt(AGENT_UPCASTERS)
     [recorded] = store.read(check_run_id(run_id), limit=1)
     if not isinstance(recorded.event, Event):
         raise BadArgument(f"stream {run_id!r} is no run: it begins with {recorded.kind!r}")
