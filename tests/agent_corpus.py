@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_UPCASTERS, ToolCall
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunRedirected, ToolCall
 from tailfold.engine.agent.loop import ModelError, Reply
 from tailfold.engine.agent.messages import ModelRequest
 from tailfold.engine.agent.models import RuleModel
@@ -60,6 +60,9 @@ def run_all(store: Store) -> None:
     except Stopped:
         given_up = Scripted(Reply("It costs nothing."), Reply("I do not know."))
         asyncio.run(resume(store, "troubled", lambda started: agent, lambda name: given_up))
+    store.fork("answered", at=6, name="what-if")
+    redirect = RunRedirected("How much is Slack Pro for 2 seats, billed monthly?", None, 9)
+    asyncio.run(resume(store, "what-if", lambda started: agent, lambda name: RuleModel(rule), redirect=redirect))
 
 
 def main(path: Path = LOCK) -> Locked:

@@ -14,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tailfold.engine import Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend.lmdb import check_pages
 from tailfold.engine.errors import HeadMoved, StreamDeleted, StreamExists, StreamNeeded, StreamNotFound
+from tailfold.engine.migration import Schema, migrate_backend
 from tailfold.engine.snapshot_report import prune
 from tailfold.snapshots import every
+from tailfold.upcasters import Upcasters
 
 from tests.domain import Attached, Deposited, Noted, Withdrawn, account
 
@@ -192,6 +194,33 @@ class Forest(RuleBasedStateMachine):
     def prune_snapshots(self) -> None:
         for store in self.stores.values():
             prune(store.snapshots, (head.stream for head in store.streams()))
+
+    @rule(twice=st.booleans())
+    def migrate(self, twice: bool) -> None:
+        """A migrated store has the same forest, and shares what was shared."""
+        for store in self.stores.values():
+            target = MemoryBackend()
+            for _ in range(2 if twice else 1):
+                report = migrate_backend(store.backend, target, Schema(Upcasters(events=KINDS)))
+                assert report.sound, report.findings
+            copy = Store.open(backend=target, events=KINDS)
+            assert list(copy.streams()) == list(store.streams()), "hashes, bases and times"
+            assert copy.named_heads() == store.named_heads()
+            assert copy.verify().findings == []
+            for stream, events in self.streams.items():
+                assert [r.event for r in copy.read(stream)] == events
+                assert copy.ancestry(stream) == store.ancestry(stream)
+                positions = [[r.position for r in one.read(stream)] for one in (copy, store)]
+                assert positions[0] == positions[1]
+            for name in self.deleted:
+                with pytest.raises(StreamDeleted):
+                    copy.append(name, Deposited(1), expected=0)
+            for stream in list(self.streams)[:1]:
+                for key, (first, last) in self.keys[stream].items():
+                    events = self.streams[stream][first - 1 : last]
+                    assert copy.append(stream, events, expected=0, key=key).repeated
+                done = copy.append(stream, Deposited(1), expected=len(self.streams[stream]))
+                assert done.position > store.position - 1
 
     @rule()
     def reopen(self) -> None:

@@ -38,7 +38,7 @@ class MemoryBackend(MemoryForks):
         self.durability = Durability.RELAXED
         self._lock = threading.Lock()
         self._streams: dict[str, StoredStream] = {}
-        self._positions: list[tuple[str, int]] = []
+        self._positions: list[tuple[str, int] | None] = []
         self._leases: dict[str, Lease] = {}
         self._kinds: dict[bytes, bytes] = {}
         self._blobs: dict[bytes, bytes] = {}
@@ -61,7 +61,7 @@ class MemoryBackend(MemoryForks):
             return StreamDeleted(name)
         version = stream.version if stream else 0
         earlier = self._id(stream, keys.id_hash(append.key)) if stream and append.key is not None else None
-        answer = rules.check(append, version, self._leases.get(name), earlier)
+        answer = rules.check(append, version, self._leases.get(name), earlier, len(self._positions))
         if answer is not None:
             return answer
         if stream is None:
@@ -69,6 +69,8 @@ class MemoryBackend(MemoryForks):
             stream = self._streams[name] = StoredStream(name, created_ns, append.time_ns, chain.seed(name))
         written = append.snapshot is not None and self._put_snapshot(stream, append.snapshot)
         first = version + 1
+        if append.position is not None:
+            self._positions += [None] * (append.position - 1 - len(self._positions))
         for data, digest in zip(append.records, append.digests, strict=True):
             stream.hash = chain.link(stream.hash, digest)
             version += 1
@@ -124,7 +126,10 @@ class MemoryBackend(MemoryForks):
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:  # noqa: D102
         with self._lock:
             found: list[Row] = []
-            for name, version in self._positions[after:] if limit > 0 else ():
+            for where in self._positions[after:] if limit > 0 else ():
+                if where is None:
+                    continue
+                name, version = where
                 stream = self._streams[name]
                 if version <= stream.base + len(stream.rows):  # else a sweep gave the event back
                     found.append(stream.rows[version - stream.base - 1])

@@ -63,7 +63,7 @@ class MemoryForks:
 
     _lock: threading.Lock
     _streams: dict[str, StoredStream]
-    _positions: list[tuple[str, int]]
+    _positions: list[tuple[str, int] | None]
     _leases: dict[str, Lease]
     _blobs: dict[bytes, bytes]
     _meta: dict[bytes, bytes]
@@ -188,6 +188,22 @@ class MemoryForks:
             for name in heads:
                 self._move_head(name, None, stream)
             found.deleted_ns = time_ns
+            self._raise_format(FORMAT_FORKS)
+
+    def bury(self, tombstone: Tombstone, *, last_position: int | None = None) -> None:  # noqa: D102
+        with self._lock:
+            name = tombstone.stream
+            found = self._streams.get(name)
+            if found is None:
+                at_ns = tombstone.deleted_ns
+                found = self._streams[name] = StoredStream(name, at_ns, at_ns, b"")
+                found.reclaimed = tombstone.version - tombstone.base
+            else:
+                found.reclaimed = tombstone.version - found.base - len(found.rows)
+            found.deleted_ns = tombstone.deleted_ns
+            if last_position is not None and last_position > len(self._positions):
+                self._positions += [None] * (last_position - 1 - len(self._positions))
+                self._positions.append((name, found.version))
             self._raise_format(FORMAT_FORKS)
 
     def tombstones(self) -> list[Tombstone]:  # noqa: D102

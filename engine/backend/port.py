@@ -116,6 +116,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """A snapshot of the stream as it is before this append; written in the same transaction."""
     schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     """Description of the fields by tag, for every kind that this process writes for the first time."""
+    position: int | None = None
+    """The position of the first record, past the last one; None: the next. Only a copy of a store leaves gaps."""
     format: int = FORMAT_LEAST
     """The least format that can hold the records. A lower stamp is raised to it in the same transaction."""
     created_ns: int | None = None
@@ -304,7 +306,10 @@ class Backend(Protocol):
     # -- copying stores: what migration needs beside appends.
 
     def ids(self, stream: str) -> list[tuple[bytes, IdRow]]:
-        """Return every idempotency row of *stream* under the hash of its key, in order of the hashes."""
+        """Return every idempotency row of *stream* under the hash of its key, in order of the hashes.
+
+        Also of a deleted stream, and without what a fork inherits.
+        """
 
     def meta(self, prefix: bytes) -> dict[bytes, bytes]:
         """Return the rows of `meta` whose keys begin with *prefix*; ``format`` is the stamp."""
@@ -355,6 +360,12 @@ class Backend(Protocol):
 
         Durable on return. Its events are given back by `sweep`, up to what forks need. Raises `StreamNeeded` if
         a living fork rests on it unless *reroot*, or a named head stands for it unless *drop_heads*.
+        """
+
+    def bury(self, tombstone: Tombstone, *, last_position: int | None = None) -> None:
+        """Make *tombstone* stand here as it stands in another store, of a stream that is here or never was.
+
+        With *last_position*, positions go on after that one, which stood for an event that was given back.
         """
 
     def tombstones(self) -> list[Tombstone]:

@@ -24,12 +24,12 @@ from tailfold.snapshots import retention
 
 
 def check(
-    append: Append, version: int, lease: Lease | None, earlier: IdRow | None
+    append: Append, version: int, lease: Lease | None, earlier: IdRow | None, position: int
 ) -> Appended | EngineError | None:
     """Return what answers *append* without writing: a refusal or the first result; None to write it.
 
     *version* is the stream's (0 if it does not exist), *lease* its lease row, *earlier* the row of the
-    append's idempotency key, if it has one that was used before.
+    append's idempotency key, if it has one that was used before, *position* the last one of the store.
     """
     if append.epoch is not None and (lease is None or lease.epoch != append.epoch):
         return Fenced(append.stream, append.epoch, lease.epoch if lease else 0)
@@ -37,6 +37,8 @@ def check(
         if earlier.content != append.content:
             return KeyReused(append.stream, str(append.key), earlier.first)
         return Appended(append.stream, earlier.first, earlier.last, earlier.position, earlier.hash, True)
+    if append.position is not None and append.position <= position:
+        return BadArgument(f"position {append.position} is taken: the last one is {position}")
     if not append.records:
         return BadArgument(f"nothing to append to stream {append.stream!r}")  # a head needs an event (I4)
     expected = append.expected

@@ -13,9 +13,10 @@ from tailfold.engine.backend.port import Backend, Row
 from tailfold.engine.errors import EngineError
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import refold
-from tailfold.engine.migration.copying import heads, id_row
-from tailfold.engine.migration.plan import Progress, by_position, check_row
+from tailfold.engine.migration.copying import heads, id_row, taken_over
+from tailfold.engine.migration.plan import Plan, Progress, by_position, check_row
 from tailfold.engine.migration.rewriting import Rewriter, Schema
+from tailfold.engine.migration.shape import Shape
 from tailfold.engine.origin import read_taken
 from tailfold.engine.records import Codec
 from tailfold.engine.store import Store
@@ -50,12 +51,13 @@ class _Full(Exception):
 class Comparison:
     """Compares a source with its migrated copy up to a position."""
 
-    def __init__(self, rewriter: Rewriter, destination: Backend, upto: int, progress: Progress | None) -> None:
+    def __init__(self, rewriter: Rewriter, destination: Backend, plan: Plan, progress: Progress | None) -> None:
         """Take a *rewriter* that has not been used: nothing of the migration's own may be left in it."""
         self.findings: list[str] = []
         self.compared = Compared()
         self._source, self._destination = rewriter.backend, destination
-        self._rewriter, self._upto = rewriter, upto
+        self._rewriter, self._upto, self._count = rewriter, plan.upto, plan.events
+        self._shape, self._new_shape = rewriter.shape, Shape(destination)
         self._report = progress or (lambda what, done, total: None)
         self._plain: dict[int, tuple[Schema, Store]] = {}
 
@@ -85,12 +87,14 @@ class Comparison:
         there = {head.stream: head for head in heads(self._destination)}
         source = {head.stream: head for head in heads(self._source)}
         self.compared.streams = len(there)
-        events = self._destination.count()[1]
-        if events != self._upto or sum(head.version for head in there.values()) != events:
-            self._found(f"the destination has {events} events, {self._upto} were to be copied")
-        for stream in taken.keys() | there.keys():
+        own = sum(head.version - head.base for head in there.values())
+        events = own + sum(one.kept - one.base for one in self._destination.tombstones())
+        if events != self._count or self._destination.count()[1] != self._upto:
+            self._found(f"the destination has {events} events, {self._count} were to be copied")
+        self._same_shape()
+        for stream in (taken.keys() | there.keys()) - self._shape.tombstones.keys():
             versions = [
-                taken[stream].version if stream in taken else 0,
+                taken[stream].version if stream in taken else source[stream].base if stream in source else 0,
                 there[stream].version if stream in there else 0,
             ]
             if versions[0] != versions[1]:
@@ -98,18 +102,29 @@ class Comparison:
             elif stream not in source or source[stream].created_ns != there[stream].created_ns:
                 self._found(f"stream {stream!r}: the destination says that it began at another time")
 
+    def _same_shape(self) -> None:
+        """Forks, named heads and deleted streams are as they were."""
+        shapes = self._shape, self._new_shape
+        forks = [{(fork.stream, fork.parent, fork.at) for fork in shape.forks()} for shape in shapes]
+        for stream, parent, at in sorted(forks[0] ^ forks[1]):
+            self._found(f"stream {stream!r} is a fork of {parent!r} at {at} in one store only")
+        if shapes[0].named_heads != shapes[1].named_heads:
+            self._found("the named heads are not the same")
+        if shapes[0].tombstones.keys() != shapes[1].tombstones.keys():
+            self._found("other streams are deleted")
+
     # -- events ----------------------------------------------------------------------------------------
 
     def _events(self) -> None:
         links: dict[str, bytes] = {}
         versions: dict[str, int] = {}
-        copied = by_position(self._destination, 0, self._upto)
+        copied = by_position(self._destination, self._new_shape, 0, self._upto)
         taken = read_taken(self._destination)
         done = 0
-        for old in by_position(self._source, 0, self._upto):
+        for old in by_position(self._source, self._shape, 0, self._upto):
             new = next(copied, [])
             for row in old:
-                check_row(row, links, versions)
+                check_row(row, links, versions, self._shape)
             self.compared.chain_hashes += len(old)
             if [row[:3] for row in old] != [row[:3] for row in new]:
                 self._found(f"position {old[0].position}: the stores have different streams or versions there")
@@ -118,6 +133,8 @@ class Comparison:
             done += len(old)
             self._report("comparing events", done, self._upto)
         for stream, at in taken.items():
+            if not self._shape.keeps(stream, at.version):
+                continue
             if (versions.get(stream), links.get(stream)) != (at.version, at.hash):
                 self._found(f"stream {stream!r}: the noted head hash of the source is not the one of its bytes")
 
@@ -128,7 +145,8 @@ class Comparison:
             said = [[row.data for row in rows] for rows in (old, new)]
         else:
             codecs = self._rewriter.store(schema).log.codec, self._without_steps(schema).log.codec
-            said = [_said(codec, rows) for codec, rows in zip(codecs, (old, new), strict=True)]
+            reader = self._shape.reader(stream)
+            said = [_said(codec, reader, rows) for codec, rows in zip(codecs, (old, new), strict=True)]
         self.compared.events += len(old)
         for row, before, after in zip(old, *said, strict=True):
             if before != after:
@@ -163,13 +181,13 @@ class Comparison:
     # -- ids, blobs, and the destination by itself -----------------------------------------------------
 
     def _rest(self) -> None:
-        for head in heads(self._destination):
-            there = dict(self._destination.ids(head.stream))
-            for id_hash, row in self._source.ids(head.stream):
-                if row.last <= head.version:
+        for stream, version in taken_over(self._shape, self._destination):
+            there = dict(self._destination.ids(stream))
+            for id_hash, row in self._source.ids(stream):
+                if row.last <= version:
                     self.compared.ids += 1
-                    if there.get(id_hash) != id_row(self._rewriter, self._destination, head.stream, row):
-                        self._found(f"stream {head.stream!r}: the idempotency row of version {row.first} differs")
+                    if there.get(id_hash) != id_row(self._rewriter, self._destination, stream, row):
+                        self._found(f"stream {stream!r}: the idempotency row of version {row.first} differs")
         if self._source.count()[1] != self._upto:
             return  # somebody writes to the source: which blobs were there is not to be said
         after = b""
@@ -193,9 +211,9 @@ class Comparison:
             self._found(str(finding))
 
 
-def _said(codec: Codec, rows: list[Row]) -> list[Any]:
+def _said(codec: Codec, reader: str, rows: list[Row]) -> list[Any]:
     """Return what *rows* of one stream say, in a form that is equal for equal events."""
-    records = codec.decode_page(rows[0].stream, rows[0].version - 1, [row.data for row in rows])
+    records = codec.decode_page(reader, rows[0].version - 1, [row.data for row in rows])
     return [
         (r.time_ns, r.causation, r.correlation, [codec.said(event) for event in codec.events(r)]) for r in records
     ]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 
 from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.port import Append, Backend, Head, IdRow, Lease, Row
-from tailfold.engine.errors import Conflict, Corruption, EngineError, RecordDamaged
+from tailfold.engine.errors import (
+    Conflict,
+    Corruption,
+    EngineError,
+    RecordDamaged,
+    StreamDeleted,
+    StreamNotFound,
+)
 from tailfold.engine.events import COMPOSITE_KIND, Event
-from tailfold.engine.migration.plan import Plan, Progress, pages
+from tailfold.engine.migration.plan import Plan, Progress, pages, runs
 from tailfold.engine.migration.rewriting import Rewriter, Rewritten
+from tailfold.engine.migration.shape import Fork, Shape
 from tailfold.engine.origin import Taken, read_origin, read_taken, taken_row
 from tailfold.engine.records import (
     RECORD_FIELDS,
@@ -38,14 +45,20 @@ def check_destination(source: Backend, destination: Backend, where: str) -> None
     stamp = keys.decode_stamp(source.meta(keys.FORMAT_KEY)[keys.FORMAT_KEY])
     if origin.source_created_ns != stamp.created_ns:
         raise Conflict(f"{where} was migrated from another store. Give an empty directory")
+    there = Shape(source)
     for stream, at in taken.items():
-        found = source.rows(stream, after=at.version - 1, upto=at.version, limit=1)
+        if not there.keeps(stream, at.version):
+            continue  # the source gave it back since
+        found = _own_row(source, stream, at.version)
         if not found or found[0].hash != at.hash:
             raise Conflict(
                 f"{where} was migrated from another store: stream {stream!r} has another hash at version"
                 f" {at.version}"
             )
-    for stream, version in ((head.stream, head.version) for head in heads(destination)):
+    for head in heads(destination):
+        stream, version = head.stream, head.version
+        if version == head.base and stream not in taken:
+            continue  # a fork without events of its own
         if stream not in taken or taken[stream].version != version:
             raise Conflict(
                 f"{where} has gone on by itself: stream {stream!r} was appended to after the migration. Migrate"
@@ -82,36 +95,85 @@ def copy(
     if new := sorted(row for row in described if row not in there):
         destination.put(schemas=new)
         committed()
-    start = position = destination.count()[1]
-    for page in pages(source, start, upto):
-        appends = [_append(source, rewriter.rewrite(list(rows))) for _, rows in groupby(page, lambda r: r.stream)]
-        for append, done in zip(appends, destination.commit(appends), strict=True):
-            position += len(append.records)
-            if isinstance(done, EngineError):
-                raise done
-            if done.position != position:
-                raise Conflict("somebody else writes to the destination: start anew in an empty directory")
+    shape = rewriter.shape
+    copied = 0
+    for page in pages(source, shape, destination.count()[1], upto):
+        batch: list[Append] = []
+        for rows in runs(page):
+            fork = shape.fork(rows[0].stream)
+            if fork is not None and _head(destination, fork.stream) is None:
+                # A fork begins where its parent is by now: what stands before has to be there first.
+                copied += _commit(destination, batch)
+                batch = []
+                _fork(destination, fork)
+                committed()
+            batch.append(_append(shape, rewriter.rewrite(rows)))
+        copied += _commit(destination, batch)
         committed()
         if progress:
-            progress("copying", position, upto)
+            progress("copying", page[-1].position, upto)
+    for fork in shape.forks():
+        if _head(destination, fork.stream) is None:
+            _fork(destination, fork)
+            committed()
     for ids in _changed_ids(rewriter, destination):
         destination.put(ids=ids)
         committed()
+    named = destination.named_heads()
+    for name in shape.named_heads.keys() | named.keys():
+        if shape.named_heads.get(name) != named.get(name):
+            destination.move_head(name, shape.named_heads.get(name), expected=named.get(name))
+            committed()
     for head in heads(destination):
         lease, seen = source.lease(head.stream), destination.lease(head.stream)
         # The epoch goes on, so that a driver of the old store stays fenced; nobody drives the new one yet.
         if lease is not None and (seen is None or seen.epoch < lease.epoch):
             destination.swap_lease(head.stream, seen=seen, new=Lease(lease.epoch, None, lease.taken_ns))
             committed()
-    return position - start
+    buried = {one.stream: one for one in destination.tombstones()}
+    last = source.where([upto])[0] if upto else None
+    for name, tombstone in shape.tombstones.items():
+        kept = tombstone._replace(kept=shape.kept[name])
+        stands = buried.get(name)
+        position = upto if last is not None and last[0] == name and destination.count()[1] < upto else None
+        if stands is None or position is not None:
+            destination.bury(kept, last_position=position)
+            committed()
+    return copied
 
 
-def _append(source: Backend, rewritten: Sequence[Rewritten]) -> Append:
+def _commit(destination: Backend, appends: list[Append]) -> int:
+    for append, done in zip(appends, destination.commit(appends), strict=True):
+        if isinstance(done, EngineError):
+            raise done
+        if append.position is None or done.position != append.position + len(append.records) - 1:
+            raise Conflict("somebody else writes to the destination: start anew in an empty directory")
+    return sum(len(append.records) for append in appends)
+
+
+def _fork(destination: Backend, fork: Fork) -> None:
+    destination.fork(fork.parent, at=fork.at, name=fork.stream, time_ns=fork.created_ns)
+
+
+def _head(backend: Backend, stream: str) -> Head | None:
+    try:
+        return backend.head(stream)
+    except StreamDeleted:
+        return None
+
+
+def _own_row(backend: Backend, stream: str, version: int) -> list[Row]:
+    try:
+        return backend.own_rows(stream, after=version - 1, limit=1)
+    except StreamNotFound:
+        return []
+
+
+def _append(shape: Shape, rewritten: Sequence[Rewritten]) -> Append:
     first, last = rewritten[0].row, rewritten[-1].row
     created_ns = None
-    if first.version == 1:
-        head = source.head(first.stream)
-        created_ns = head.created_ns if head is not None else None
+    if first.version == 1 and first.stream in shape.heads:
+        created_ns = shape.heads[first.stream].created_ns
     return Append(
         first.stream,
         first.version - 1,
@@ -119,6 +181,7 @@ def _append(source: Backend, rewritten: Sequence[Rewritten]) -> Append:
         [chain.digest(one.data) for one in rewritten],
         _time_of(last),
         blobs={digest: content for one in rewritten for digest, content in one.blobs.items()},
+        position=first.position,
         format=max(format_needed(one.data) for one in rewritten),
         created_ns=created_ns,
         meta=taken_row(first.stream, Taken(last.version, last.hash)),
@@ -145,14 +208,14 @@ def _changed_ids(rewriter: Rewriter, destination: Backend) -> Iterator[dict[str,
     """Yield the idempotency rows that the destination lacks, or has otherwise."""
     batch: dict[str, dict[bytes, IdRow]] = {}
     gathered = 0
-    for head in heads(destination):
-        there = dict(destination.ids(head.stream))
-        for id_hash, row in rewriter.backend.ids(head.stream):
-            if row.last > head.version:
-                continue  # a writer of the source was faster than we are
-            moved = id_row(rewriter, destination, head.stream, row)
+    for stream, version in taken_over(rewriter.shape, destination):
+        there = dict(destination.ids(stream))
+        for id_hash, row in rewriter.backend.ids(stream):
+            if row.last > version:
+                continue  # a writer of the source was faster than we are, or nobody needs it
+            moved = id_row(rewriter, destination, stream, row)
             if there.get(id_hash) != moved:
-                batch.setdefault(head.stream, {})[id_hash] = moved
+                batch.setdefault(stream, {})[id_hash] = moved
                 gathered += 1
         if gathered >= IDS_PER_COMMIT:
             yield batch
@@ -168,8 +231,8 @@ def id_row(rewriter: Rewriter, destination: Backend, stream: str, row: IdRow) ->
     append is known as one. Where not each record is one event of the code, there is no such retry: it stays.
     """
     after, upto = row.first - 1, row.last
-    old = rewriter.backend.rows(stream, after=after, upto=upto, limit=upto - after)
-    new = destination.rows(stream, after=after, upto=upto, limit=upto - after)
+    old = rewriter.backend.own_rows(stream, after=after, limit=upto - after)
+    new = destination.own_rows(stream, after=after, limit=upto - after)
     if not new or new[-1].version != row.last:
         raise Corruption(f"stream {stream!r}: an idempotency row stands for versions {row.first}..{row.last}")
     content = row.content
@@ -191,6 +254,14 @@ def _one_each(codec: Codec, stream: str, rows: Sequence[Row]) -> list[Event] | N
             return None
         found.append(events[0])
     return found
+
+
+def taken_over(shape: Shape, destination: Backend) -> Iterator[tuple[str, int]]:
+    """Yield every stream that has events in the destination, also deleted ones, and up to which version."""
+    yield from ((head.stream, head.version) for head in heads(destination))
+    for name, tombstone in shape.tombstones.items():
+        if shape.kept[name] > tombstone.base and _head(destination, name) is None:
+            yield name, shape.kept[name]
 
 
 def heads(backend: Backend) -> Iterator[Head]:

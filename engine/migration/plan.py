@@ -14,6 +14,7 @@ from tailfold.engine.errors import RecordDamaged, SchemaError
 from tailfold.engine.events import Event, tag
 from tailfold.engine.log import ROWS_PER_PAGE
 from tailfold.engine.migration.rewriting import How, Rewriter, Rewritten
+from tailfold.engine.migration.shape import Shape
 from tailfold.engine.records import tag_of_record, tags_in
 
 FAILURES_MAX = 1000
@@ -36,6 +37,8 @@ class Plan:
 
     streams: int = 0
     events: int = 0
+    upto: int = 0
+    """The last position of the source that is taken along."""
     before: Counter[str] = field(default_factory=Counter)
     """Records by stored tag in the source."""
     after: Counter[str] = field(default_factory=Counter)
@@ -61,9 +64,9 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
     plan = Plan()
     links: dict[str, bytes] = {}
     versions: dict[str, int] = {}
-    for rows in by_position(rewriter.backend, 0, upto):
+    for rows in by_position(rewriter.backend, rewriter.shape, 0, upto):
         for row in rows:
-            check_row(row, links, versions)
+            check_row(row, links, versions, rewriter.shape)
             plan.before[tag(*tag_of_record(row.data))] += 1
         for one in _rewrite(rewriter, rows, plan if go_on else None):
             plan.how[one.how] += 1
@@ -75,10 +78,11 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
                 plan.steps[one.stored] = rewriter.steps(one.row.stream, one.stored)
         plan.events += len(rows)
         if progress:
-            progress("looking through the source", plan.events, upto)
+            progress("looking through the source", rows[-1].position, upto)
         if len(plan.failures) >= FAILURES_MAX:
             break
-    plan.streams = len(versions)
+    plan.streams = len(rewriter.shape.heads)
+    plan.upto = upto
     return plan
 
 
@@ -97,36 +101,51 @@ def _rewrite(rewriter: Rewriter, rows: list[Row], plan: Plan | None) -> list[Rew
     return found
 
 
-def by_position(backend: Backend, after: int, upto: int) -> Iterator[list[Row]]:
-    """Yield the rows of positions *after*+1..*upto* in commit order, neighbours of one stream together."""
-    for page in pages(backend, after, upto):
-        for _, rows in groupby(page, key=lambda row: row.stream):
-            yield list(rows)
+def by_position(backend: Backend, shape: Shape, after: int, upto: int) -> Iterator[list[Row]]:
+    """Yield the kept rows of positions *after*+1..*upto* in commit order, neighbours of one stream together."""
+    for page in pages(backend, shape, after, upto):
+        yield from runs(page)
 
 
-def pages(backend: Backend, after: int, upto: int) -> Iterator[list[Row]]:
-    """Yield the rows of positions *after*+1..*upto* in pages; raise `RecordDamaged` where one is missing (I2)."""
+def runs(page: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows of a page that follow each other in one stream and without a gap."""
+    for _, rows in groupby(enumerate(page), key=lambda item: (item[1].stream, item[1].position - item[0])):
+        yield [row for _, row in rows]
+
+
+def pages(backend: Backend, shape: Shape, after: int, upto: int) -> Iterator[list[Row]]:
+    """Yield the kept rows of positions *after*+1..*upto* in pages; raise `RecordDamaged` at a hole (I2)."""
     while after < upto:
         page = backend.rows_by_position(after=after, limit=min(ROWS_PER_PAGE, upto - after))
         for row in page:
             after += 1
-            if row.position != after:
+            if row.position > upto:
+                break
+            if row.position != after and not shape.has_gaps:
                 raise RecordDamaged(row.stream, row.version, f"it stands at position {row.position}, not {after}")
-        if not page:
+            after = row.position
+        if not page and not shape.has_gaps:
             raise RecordDamaged("", 0, f"no event stands at position {after + 1}")
-        yield page
+        kept = [row for row in page if row.position <= upto and shape.keeps(row.stream, row.version)]
+        if kept:
+            yield kept
+        if not page:
+            return
 
 
-def check_row(row: Row, links: dict[str, bytes], versions: dict[str, int]) -> None:
+def check_row(row: Row, links: dict[str, bytes], versions: dict[str, int], shape: Shape) -> None:
     """Check that *row* is the next of its stream and that its bytes give its chain hash; raise `RecordDamaged`."""
-    version = versions.get(row.stream, 0) + 1
+    stream = row.stream
+    if stream not in links:
+        versions[stream], links[stream] = shape.begin(stream)
+    version = versions[stream] + 1
     if row.version != version:
-        raise RecordDamaged(row.stream, version, "the event is missing")
-    link = chain.link(links.get(row.stream) or chain.seed(row.stream), chain.digest(row.data))
+        raise RecordDamaged(stream, version, "the event is missing")
+    link = chain.link(links[stream], chain.digest(row.data))
     if link != row.hash:
-        raise RecordDamaged(row.stream, version, "the stored bytes do not give the chain hash")
+        raise RecordDamaged(stream, version, "the stored bytes do not give the chain hash")
     try:
         tags_in(row.data)
     except ValueError as error:
-        raise RecordDamaged(row.stream, version, f"the record has no kind@version: {error}") from None
-    links[row.stream], versions[row.stream] = link, version
+        raise RecordDamaged(stream, version, f"the record has no kind@version: {error}") from None
+    links[stream], versions[stream] = link, version

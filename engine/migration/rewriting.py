@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tailfold.engine.backend.port import Backend, Row
 from tailfold.engine.events import Event, tag, tag_of
 from tailfold.engine.fold import Fold
+from tailfold.engine.migration.shape import Shape
 from tailfold.engine.records import Codec, tag_of_record, tags_in
 from tailfold.engine.store import Store
 from tailfold.snapshots import never
@@ -69,6 +70,7 @@ class Rewriter:
     def __init__(self, backend: Backend, choose: Choose) -> None:
         """*choose* is asked once for each stream. Raises `BadSteps` when a schema is first used."""
         self.backend = backend
+        self.shape = Shape(backend)
         self._choose = choose
         self._chosen: dict[str, Schema | None] = {}
         self._stores: dict[int, tuple[Schema, Store]] = {}
@@ -76,7 +78,7 @@ class Rewriter:
     def schema(self, stream: str) -> Schema | None:
         """Return the schema of *stream*."""
         if stream not in self._chosen:
-            self._chosen[stream] = self._choose(stream)
+            self._chosen[stream] = self._choose(self.shape.reader(stream))
         return self._chosen[stream]
 
     def store(self, schema: Schema) -> Store:
@@ -97,7 +99,8 @@ class Rewriter:
         if schema is None:
             return [_kept(row, How.OPAQUE) for row in rows]
         codec = self.store(schema).log.codec
-        records = codec.decode_page(rows[0].stream, rows[0].version - 1, [row.data for row in rows])
+        reader = self.shape.reader(rows[0].stream)  # whose earlier events a step may ask for
+        records = codec.decode_page(reader, rows[0].version - 1, [row.data for row in rows])
         return [_rewritten(codec, row, record) for row, record in zip(rows, records, strict=True)]
 
     def steps(self, stream: str, stored: str) -> list[str]:

@@ -109,22 +109,22 @@ def carry_out(
     after_commit: AfterCommit | None = None,
 ) -> None:
     """Copy what *plan* has looked at, compare both stores, and fill in the report *made*."""
-    source, upto = rewriter.backend, plan.events
+    source, upto = rewriter.backend, plan.upto
     before = read_origin(destination)
     origin = before or _origin(source, clock())
-    if origin.events != upto or before is None:
+    if origin.events != plan.events or before is None:
         origin = msgspec.structs.replace(origin, state=COPYING)
         destination.put(meta=origin_row(origin))
         if after_commit:
             after_commit(destination.count()[1])
     made.copied = copy(rewriter, destination, plan, upto, progress=progress, after_commit=after_commit)
-    comparison = Comparison(Rewriter(source, _choose(schema)), destination, upto, progress)
+    comparison = Comparison(Rewriter(source, _choose(schema)), destination, plan, progress)
     comparison.run()
     made.compared, made.findings = comparison.compared, comparison.findings
     made.sound = not comparison.findings
     made.source_heads = digest_of_heads(read_taken(destination))
     made.format = keys.decode_stamp(destination.meta(keys.FORMAT_KEY)[keys.FORMAT_KEY]).format
-    done = msgspec.structs.replace(origin, state=DONE, events=upto, heads=made.source_heads)
+    done = msgspec.structs.replace(origin, state=DONE, events=plan.events, heads=made.source_heads)
     if made.sound and done != read_origin(destination):
         destination.put(meta=origin_row(done))
         if after_commit:

@@ -45,6 +45,10 @@ def facts(store: Store) -> dict[str, Any]:
             [r.version, r.sub, r.kind, r.stored, msgspec.to_builtins(r.event, enc_hook=_shown)]
             for r in store.read("shop")
         ]
+    if store.named_heads():  # since format 3
+        more["tree"] = [list(branch) for branch in store.tree()]
+        more["forks"] = {name: state_hash(store.load(name, account).state) for name in ("account.2", "account.3")}
+        more["resolved"] = store.resolve("account")
     run = store.load("r-1", run_fold).state
     heads = {head.stream: [head.version, head.hash.hex()] for head in store.streams()}
     return {
@@ -54,6 +58,20 @@ def facts(store: Store) -> dict[str, Any]:
         "events": store.backend.count()[1],
         **more,
     }
+
+
+def branch(store: Store) -> None:
+    """Fork the account, rewind it, and delete streams: one that a fork needs, and one that nobody does."""
+    store.fork("account", at=2)
+    store.append("account.2", Deposited(100, "on a branch"), expected=2)
+    store.rewind("account", at=1)
+    store.fork("account.2", at=3, name="leaf")
+    store.append("passing", [Deposited(1), Attached("gone.txt", Blob(b"gone"))], expected=0)
+    store.append("trunk", [Deposited(1), Deposited(2), Deposited(3)], expected=0)
+    store.fork("trunk", at=2, name="twig")
+    store.delete("passing")
+    store.delete("trunk", reroot=True)
+    store.gc()
 
 
 def _shown(value: Any) -> Any:
@@ -85,9 +103,10 @@ def main() -> None:
             path, made, lambda stream: steps if stream == "shop" else None, clock=lambda: next(clock)
         )
         assert migrated.sound
-        assert migrated.format == FORMAT_VERSION
         path = made
-        with Store.open(path, events=[*SHOP, *EVENTS]) as store:
+        with Store.open(path, events=[*SHOP, *EVENTS], clock=lambda: next(clock)) as store:
+            branch(store)
+            assert store.format == FORMAT_VERSION
             found = facts(store)
         target.mkdir()
         (target / "data.mdb.gz").write_bytes(gzip.compress((path / "data.mdb").read_bytes(), mtime=0))

@@ -136,7 +136,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
                 earlier = id_rows.get(id_key) or self._id(txn, id_key)
                 if earlier is None and row.lineage:
                     earlier = self._inherited_id(txn, number, row, append.key)
-            answer = rules.check(append, version, lease, earlier)
+            answer = rules.check(append, version, lease, earlier, position)
             if answer is not None:
                 outcomes.append(answer)
                 continue
@@ -150,6 +150,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
             else:
                 last_hash, created_ns = row.hash, row.created_ns
             first = version + 1
+            if append.position is not None:
+                position = append.position - 1
             digests = append.digests
             for i, data in enumerate(append.records):
                 version += 1

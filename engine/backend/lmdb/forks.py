@@ -231,8 +231,7 @@ class ForkRows:
                 self._move_head(txn, name, None, stream)
             gone = msgspec.structs.replace(row, deleted_ns=time_ns)
             txn.put(keys.STREAM_KEY.pack(number), keys.encode_stream_row(gone), db=self._streams)
-            count = int.from_bytes(txn.get(keys.DELETED_KEY, b"", db=self._meta), "big") + 1
-            txn.put(keys.DELETED_KEY, count.to_bytes(8, "big"), db=self._meta)
+            self._count_deleted(txn)
             self._raise_format(txn, FORMAT_FORKS)
 
         self._write(work)
@@ -251,6 +250,38 @@ class ForkRows:
 
     def _all_streams(self, txn: _Txn) -> list[tuple[bytes, bytes]]:
         return list(txn.cursor(self._streams).iternext())
+
+    def bury(self, tombstone: Tombstone, *, last_position: int | None = None) -> None:  # noqa: D102
+        def work(txn: _Txn) -> None:
+            name, at_ns = tombstone.stream, tombstone.deleted_ns
+            known = self._any_stream(txn, name)
+            if known is None:
+                version = tombstone.version - tombstone.base
+                number = self._last_number(txn) + 1
+                gone = keys.StreamRow(name, version, b"", at_ns, at_ns, b"", at_ns, version)
+                txn.put(name.encode(), keys.STREAM_KEY.pack(number), db=self._names)
+                self._count_deleted(txn)
+            else:
+                number, row = known
+                present = row.version - row.reclaimed
+                gone = msgspec.structs.replace(
+                    row, version=tombstone.version, reclaimed=tombstone.version - present, deleted_ns=at_ns
+                )
+                if not row.deleted_ns:
+                    self._count_deleted(txn)
+            txn.put(keys.STREAM_KEY.pack(number), keys.encode_stream_row(gone), db=self._streams)
+            last = txn.cursor(self._positions)
+            if last_position is not None:
+                key = keys.POSITION_KEY.pack(last_position)
+                if not last.last() or last.key() < key:
+                    txn.put(key, keys.POSITION_ROW.pack(number, gone.version), db=self._positions)
+            self._raise_format(txn, FORMAT_FORKS)
+
+        self._write(work)
+
+    def _count_deleted(self, txn: _Txn) -> None:
+        count = int.from_bytes(txn.get(keys.DELETED_KEY, b"", db=self._meta), "big") + 1
+        txn.put(keys.DELETED_KEY, count.to_bytes(8, "big"), db=self._meta)
 
     def tombstones(self) -> list[Tombstone]:  # noqa: D102
         def work(txn: _Txn) -> list[Tombstone]:
