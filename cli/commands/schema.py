@@ -82,6 +82,7 @@ def lock(
                 "versions": done.versions,
                 "golden": done.golden,
                 "taken": done.taken,
+                "refused": done.refused,
                 "verdicts": _plain(done.checked.verdicts),
             }
         )
@@ -90,6 +91,10 @@ def lock(
         _say(done.checked.verdicts)
     say(f"{lock_file}: {done.kinds} kinds in {done.versions} versions, {len(upcasters)} steps")
     say(f"{corpus_path(lock_file)}: {done.golden} golden payloads, {done.taken} of them new")
+    if done.refused:
+        note(
+            f"{done.refused} payloads were not taken, as the code cannot read them: tailfold schema survey says why"
+        )
     if done.taken:
         note("golden payloads are real content: look at the new ones, then commit both files")
 
@@ -278,7 +283,10 @@ def _taken(
 ) -> list[tuple[str, int, bytes]]:
     """Choose payloads from the store; none if there is no store and none was asked for."""
     path = store_path(store)
-    if most == 0 or (store is None and not (path / "data.mdb").exists()):
+    if most == 0:
+        return []
+    if store is None and not (path / "data.mdb").exists():
+        note(f"there is no store at {path}, so no golden payloads were taken")
         return []
     have = schema_files.read_corpus(corpus)
     probe(path, _touch)
