@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.text import Text
+from tailfold.engine.transfer import time_text as time_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -59,13 +59,6 @@ def say_line(text: str) -> None:
     say(text if len(text) <= width else text[: width - 1] + "…")
 
 
-def time_text(time_ns: int) -> str:
-    """Return UTC nanoseconds as ISO 8601 with microseconds."""
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    stamp = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000, tzinfo=None)
-    return stamp.isoformat(timespec="microseconds") + "Z"
-
-
 def one_line(value: Any, most: int = 100) -> str:
     """Return *value* as JSON, cut to *most* characters."""
     text = value if isinstance(value, str) else _encode(value).decode()
@@ -98,6 +91,13 @@ def progress_bar(text: str, total: int) -> Iterator[Progress | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task(text, total=total)
         yield progress
+
+
+@contextmanager
+def counting(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar like `progress_bar`; give the function that moves it on by a number of steps."""
+    with progress_bar(text, total) as bar:
+        yield (lambda done: bar.advance(bar.task_ids[0], done)) if bar else lambda done: None
 
 
 _STEERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

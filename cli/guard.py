@@ -8,7 +8,9 @@ import faulthandler
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tailfold.engine import Store
@@ -22,15 +24,17 @@ PAGE_CHECK_BYTES_MAX = 64 << 20
 """A command that writes checks every page of stores up to this size first; verify does so at any size."""
 
 
-def probe(path: Path, look: Callable[[Store], object], *, create: bool = False) -> None:
+def probe(path: Path, look: Callable[[Store], object], *, create: bool = False) -> bytes:
     """Run *look* on the opened store in a child process; raise here what it raised there.
+
+    Returns what *look* returned if that is bytes, else nothing: an answer that was put together there need not be
+    put together again here.
 
     Raises `StoreDamaged` naming the damaged pages if the child was killed by what it read. Raises
     `StoreNotFound` if there is no store; nothing is made.
     """
     if not hasattr(os, "fork"):
-        _look(path, look, create)
-        return
+        return _look(path, look, create)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -49,35 +53,46 @@ def probe(path: Path, look: Callable[[Store], object], *, create: bool = False) 
             found = check_pages(path)
             raise StoreDamaged(str(path), found or [f"reading it kills the process ({killer.name})"])
         raise EngineError(f"the look at {path} was interrupted ({killer.name}); try again")
-    if message:
-        error = pickle.loads(message)  # written by our own child, a moment ago
-        assert isinstance(error, BaseException)
-        raise error
+    if not message:
+        raise EngineError(f"the look at {path} ended without an answer; try again")
+    answer = pickle.loads(message)  # written by our own child, a moment ago
+    if isinstance(answer, BaseException):
+        raise answer
+    assert isinstance(answer, bytes)
+    return answer
 
 
 def check_before_writing(store: Store, path: Path) -> None:
     """Look at heads, and at every page if the store is not large: LMDB must not write into a damaged tree."""
     for _ in store.streams():
         pass
+    check_pages_before_writing(store, path)
+
+
+def check_pages_before_writing(store: Store, path: Path) -> None:
+    """Look at every page if the store is not large; raise `StoreDamaged`."""
     if (path / "data.mdb").stat().st_size <= PAGE_CHECK_BYTES_MAX:
         findings = store.backend.check()
         if findings:
             raise StoreDamaged(str(path), findings)
 
 
-def _look(path: Path, look: Callable[[Store], object], create: bool) -> None:
+def _look(path: Path, look: Callable[[Store], object], create: bool) -> bytes:
     with Store.open(path, create=create, snapshots=never) as store:
-        look(store)
+        found = look(store)
+    return found if isinstance(found, bytes) else b""
 
 
 def _in_child(path: Path, look: Callable[[Store], object], create: bool, writing: int) -> None:
     """Look, send what was raised through the pipe, and leave without the parent's clean-up."""
     try:
+        with suppress(OSError):  # closed by the caller
+            sys.stderr = os.fdopen(os.dup(2), "w")  # for a progress bar
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 2)  # LMDB prints its failed assertions
         faulthandler.disable()  # the parent says what is wrong
         try:
-            _look(path, look, create)
+            _send(writing, pickle.dumps(_look(path, look, create)))
         except (EngineError, OSError, KeyboardInterrupt) as error:
             _send(writing, pickle.dumps(error))
         except BaseException as error:

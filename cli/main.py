@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import journal, runs, schema, snapshots
+from tailfold.cli.commands import follow, forks, journal, migrate, runs, schema, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -37,11 +37,21 @@ app.command("run")(runs.run)
 app.command("resume")(runs.resume)
 app.command("list")(runs.list_runs)
 app.command("show")(journal.show)
+app.command("tail")(follow.tail)
+app.command("trace")(follow.trace)
 app.command("state")(journal.state)
 app.command("replay")(runs.replay)
 app.command("verify")(store_commands.verify)
 app.command("export")(journal.export)
+app.command("import")(journal.import_run)
 app.command("stats")(store_commands.stats)
+app.command("migrate")(migrate.migrate)
+app.command("fork")(forks.fork)
+app.command("rewind")(forks.rewind)
+app.command("tree")(forks.tree)
+app.command("diff")(forks.diff)
+app.command("delete")(forks.delete)
+app.command("gc")(forks.gc)
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(schema.app, name="schema")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from tailfold.engine import Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS, RunStarted
 from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.errors import BadArgument, StreamNotFound
+from tailfold.engine.events import COMPOSITE_TAG
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import raw_record
 from tailfold.snapshots import never
@@ -29,7 +31,10 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as list shows it.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run's id. After a rewind, :ID means the old line."),
+]
 AtOption = Annotated[
     int | None,
     typer.Option("--at", metavar="N", min=0, help="Only versions 1..N.", show_default=False),
@@ -62,12 +67,28 @@ def open_to_drive(given: Path | None) -> Store:
     return Store.open(store_path(given), create=False, upcasters=AGENT_UPCASTERS)
 
 
-def open_run(given: Path | None, run: str, *, at: int | None = None) -> Store:
-    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none."""
+def run_named(store: Store, text: str) -> str:
+    """Return the stream that a RUN argument means: what its named head stands for; with a colon, itself."""
+    return text[1:] if text.startswith(":") else store.resolve(text)
+
+
+def open_run(
+    given: Path | None, run: str, *, at: int | None = None, also: Callable[[Store], object] | None = None
+) -> Store:
+    """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none.
+
+    *also* is called in the probe, for commands that read more than events.
+    """
     check_stream_name(run)
-    probe(store_path(given), lambda store: _check_run(store, run, at))
+
+    def look(store: Store) -> None:
+        check_run(store, run_named(store, run), at)
+        if also is not None:
+            also(store)
+
+    probe(store_path(given), look)
     opened = open_store(given)
-    if is_own_run(opened, run):
+    if is_own_run(opened, run_named(opened, run)):
         opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 
@@ -80,7 +101,9 @@ def is_own_run(store: Store, stream: str) -> bool:
     for row in store.backend.rows(stream, after=0, upto=1, limit=1):
         try:
             tag, *_, payload = raw_record(row.data)
-        except ValueError:
+            if tag == COMPOSITE_TAG:
+                tag, payload = payload[0]
+        except (ValueError, LookupError, TypeError):
             return False
         return (
             str(tag).startswith(f"{RunStarted.kind}@")
@@ -90,7 +113,8 @@ def is_own_run(store: Store, stream: str) -> bool:
     return False
 
 
-def _check_run(store: Store, run: str, at: int | None = None) -> None:
+def check_run(store: Store, run: str, at: int | None = None) -> None:
+    """Raise unless *run* can be read truly up to *at*, with the agent's events if it is the agent's."""
     try:
         if is_own_run(store, run):
             store.log.codec.adopt(AGENT_UPCASTERS)
@@ -117,7 +141,7 @@ def open_to_resume(given: Path | None, run: str) -> Store:
 
     def look(store: Store) -> None:
         check_before_writing(store, path)
-        _check_run(store, run)
+        check_run(store, run_named(store, run))
 
     probe(path, look)
     return open_to_drive(given)

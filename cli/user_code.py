@@ -1,4 +1,4 @@
-"""``--events module:attr``: the events and steps of a user's program, imported as that program would."""
+"""``module:attr`` options: the events and steps of a user's program, imported as that program would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def upcasters_of(given: str | None) -> Upcasters:
     """Return the events and steps that the option names, checked; raise `BadArgument` or `BadSteps`."""
     if given is None:
         return AGENT_UPCASTERS
-    found = _imported(given)
+    found = imported("--events", given)
     upcasters = found if isinstance(found, Upcasters) else Upcasters(events=_classes(given, found))
     for event in upcasters.events:
         check_event_type(event)
@@ -38,31 +38,32 @@ def upcasters_of(given: str | None) -> Upcasters:
     return upcasters
 
 
-def _imported(given: str) -> Any:
+def imported(option: str, given: str) -> Any:
+    """Return what ``module:attr`` names; modules are looked for here as well; raise `BadArgument` or `BadSteps`."""
     module, colon, attribute = given.partition(":")
     if not colon or not module or not attribute or module.startswith("."):
-        raise BadArgument(f"--events is MODULE:ATTR, as in --events shop.events:UPCASTERS, not {given!r}")
+        raise BadArgument(f"{option} is MODULE:ATTR, as in {option} shop.events:UPCASTERS, not {given!r}")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as python -m does
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         found: Any = importlib.import_module(module)
     except StepsError as error:
-        raise BadSteps(f"--events {given}: {error}") from error
+        raise BadSteps(f"{option} {given}: {error}") from error
     except EngineError:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
             raise BadArgument(
-                f"--events {given}: there is no module {error.name!r} here or among the installed packages"
+                f"{option} {given}: there is no module {error.name!r} here or among the installed packages"
             ) from None
-        raise BadArgument(f"--events {given}: importing {module} failed: {error}") from error
+        raise BadArgument(f"{option} {given}: importing {module} failed: {error}") from error
     except (Exception, SystemExit) as error:
-        raise BadArgument(f"--events {given}: importing {module} raised {type(error).__name__}: {error}") from error
+        raise BadArgument(f"{option} {given}: importing {module} raised {type(error).__name__}: {error}") from error
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise BadArgument(f"--events {given}: {module} has no {attribute!r}") from None
+            raise BadArgument(f"{option} {given}: {module} has no {attribute!r}") from None
     return found
 
 

@@ -3,6 +3,7 @@
 from tailfold.engine.backend.lmdb import LmdbBackend
 from tailfold.engine.backend.memory import MemoryBackend
 from tailfold.engine.backend.port import ANY, EXISTS, Appended, Backend, Durability, Head, Lease
+from tailfold.engine.checkpoints import Checkpoint
 from tailfold.engine.errors import EngineError
 from tailfold.engine.events import Blob, Event, Opaque
 from tailfold.engine.fold import Fold
@@ -10,7 +11,11 @@ from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded
 from tailfold.engine.log import Recorded
+from tailfold.engine.projections import Projected, Projection
+from tailfold.engine.records import Newer
 from tailfold.engine.store import Store
+from tailfold.engine.subscriptions import Subscription
+from tailfold.engine.tracing import Trace
 
 __all__ = [
     "ANY",
@@ -18,6 +23,7 @@ __all__ = [
     "Appended",
     "Backend",
     "Blob",
+    "Checkpoint",
     "Durability",
     "EngineError",
     "Event",
@@ -29,7 +35,12 @@ __all__ = [
     "LmdbBackend",
     "Loaded",
     "MemoryBackend",
+    "Newer",
     "Opaque",
+    "Projected",
+    "Projection",
     "Recorded",
     "Store",
+    "Subscription",
+    "Trace",
 ]

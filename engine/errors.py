@@ -5,6 +5,7 @@ EngineError
 ├── NotFound
 │   ├── StoreNotFound      no store at the path (or the path holds something else)
 │   ├── StreamNotFound     the store has no such stream, or not that version of it
+│   ├── StreamDeleted      the stream was deleted; its tombstone keeps the name
 │   ├── BlobNotFound       an event names a blob that the store does not hold
 │   └── LockNotFound       no schema lock at the path
 ├── RunEnded               the run has ended; there is nothing to drive
@@ -28,6 +29,9 @@ EngineError
 ├── Conflict               somebody else was first; nothing was written
 │   ├── WrongVersion       the stream is not at the expected version
 │   ├── KeyReused          the idempotency key was used for other content
+│   ├── StreamExists       a fork was to have a name that is taken
+│   ├── StreamNeeded       a stream was to be deleted that forks, or a named head, rest on
+│   ├── HeadMoved          a named head is not where the caller believed
 │   └── Fenced             the lease was taken over by another driver
 ├── FoldFailed             a fold's own handler raised
 ├── StoreFull              no room left on the disk; nothing was written
@@ -92,6 +96,14 @@ class StreamNotFound(NotFound):
         self.head = head
 
 
+class StreamDeleted(NotFound):
+    """The stream was deleted. Its tombstone keeps the name, so that no other history can pass for it."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream!r} was deleted; its name stays taken. Use another name")
+        self.stream = stream
+
+
 class BlobNotFound(NotFound):
     """An event names a blob that the store does not hold."""
 
@@ -113,7 +125,8 @@ class RunEnded(EngineError):
 
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(
-            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, or start a new run"
+            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, fork it at an"
+            " earlier event, or start a new run"
         )
         self.stream = stream
         self.reason = reason
@@ -341,6 +354,45 @@ class KeyReused(Conflict):
         self.stream = stream
         self.key = key
         self.version = version
+
+
+class StreamExists(Conflict):
+    """A fork was to have a name that is taken, by a stream or by the tombstone of one."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream!r} exists already: give the fork another name")
+        self.stream = stream
+
+
+class StreamNeeded(Conflict):
+    """A stream was to be deleted on which forks or a named head rest; nothing was deleted."""
+
+    def __init__(self, stream: str, children: list[str], heads: list[str]) -> None:
+        shown = ", ".join(map(repr, children[:5])) + (f" and {len(children) - 5} more" if len(children) > 5 else "")
+        if children:
+            message = (
+                f"stream {stream!r} has forks: {shown}. Delete them first, or re-root them (--reroot):"
+                " they keep what they saw, and only what no fork needs is given back"
+            )
+        else:
+            names = ", ".join(map(repr, heads))
+            message = f"stream {stream!r} is what the named head {names} stands for: move or drop the head first"
+        super().__init__(message)
+        self.stream = stream
+        self.children = children
+        self.heads = heads
+
+
+class HeadMoved(Conflict):
+    """A named head is not where the caller believed; nothing was changed."""
+
+    def __init__(self, name: str, expected: str | None, actual: str | None) -> None:
+        super().__init__(
+            f"named head {name!r} stands for {actual!r}, not for {expected!r}: it was moved; look, decide again"
+        )
+        self.name = name
+        self.expected = expected
+        self.actual = actual
 
 
 class Fenced(Conflict):

@@ -12,6 +12,10 @@ from tailfold.engine.names import check_kind
 
 SCHEMA_VERSION_MAX = 1_000_000
 
+COMPOSITE_KIND = "*"
+"""Not a legal kind: a stored event that says several things, or none (`Several`). Only migration writes it."""
+COMPOSITE_TAG = "*@1"
+
 
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A fact, in the past tense. Subclass it with ``frozen=True``, a `kind` and the fields.
@@ -84,7 +88,14 @@ class Opaque(msgspec.Struct, frozen=True, gc=False):
 class Several(msgspec.Struct, frozen=True, gc=False):
     """What one stored event became by its steps: several events, or none. Reads and folds see only the parts."""
 
-    events: tuple[Event, ...]
+    events: tuple[Any, ...]
+    """Events, and `Opaque` ones out of a stored composite."""
+
+
+class Composite(msgspec.Struct, gc=False):
+    """The payload of a stored composite before its parts are decoded, each by its own tag."""
+
+    parts: list[tuple[str, msgspec.Raw]]
 
 
 class Blob:

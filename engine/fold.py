@@ -59,6 +59,8 @@ class Fold(Generic[S]):
         self.pinned = pinned
         self._state_type = state_type
         self._handlers: dict[type[Event], Handler] = {}
+        self.also: Mapping[str, Any] = {}
+        """More code that the state depends on, for the fold id."""
 
     def on(self, event_type: type[E]) -> Callable[[Callable[[S, E], S | None]], Callable[[S, E], S | None]]:
         """Register the decorated function as the handler of *event_type*."""

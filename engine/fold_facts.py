@@ -36,6 +36,7 @@ class FoldFacts(Generic[S]):
             code = {
                 "initial": fold.initial,
                 "strict": fold.strict,
+                **fold.also,
                 **{f"on {tag_of(event)}": handler for event, handler in sorted_handlers(fold)},
                 "events": [event for event, _ in sorted_handlers(fold)],
                 "state": list(self.codec.survey.classes),

@@ -123,6 +123,13 @@ def acquire(backend: Backend, stream: str, *, clock: Callable[[], int], take_ove
             return Grant(stream, new.epoch, previous)
 
 
+def check_free(backend: Backend, stream: str) -> None:
+    """Raise `LeaseHeld` if a live process, or one that cannot be judged from here, drives *stream*."""
+    lease = backend.lease(stream)
+    if lease is not None and lease.holder is not None and liveness(lease.holder) is not Liveness.DEAD:
+        raise LeaseHeld(stream, lease.holder.pid, lease.epoch)
+
+
 def release(backend: Backend, stream: str, epoch: int, *, clock: Callable[[], int]) -> bool:
     """Give the lease back, if it is still held under *epoch*; return whether it was."""
     seen = backend.lease(stream)

@@ -53,6 +53,7 @@ class Lifting:
         self.generation = 0
         """Raised whenever steps are added: what was derived from them is out of date then."""
         self.load_context: LoadContext | None = None
+        self.contexts_kept = CONTEXTS_KEPT
         self._contexts: OrderedDict[tuple[int, str, int, int], Any] = OrderedDict()
         self._keeping = threading.Lock()
         self.chain = self._built(self.upcasters, ())
@@ -137,8 +138,7 @@ class Lifting:
         states: dict[int, Any] = {}
         for i in range(len(contexts)):
             self._take(stream, i, after, states)
-        waiting = [i for i, record in enumerate(records) if type(record.payload) is Waiting]
-        if not waiting and not states:
+        if not states and not any(_waits(record.payload) for record in records):
             return
         for i, context in enumerate(contexts):
             if i not in states:
@@ -146,6 +146,9 @@ class Lifting:
         for i, record in enumerate(records):
             if type(record.payload) is Waiting:
                 record.payload = self._events(stream, after + 1 + i, record.payload, states)
+            elif _waits(record.payload):  # a composite: each part sees the state before the stored event
+                parts = [self._part(stream, after + 1 + i, part, states) for part in record.payload.events]
+                record.payload = Several(tuple(event for part in parts for event in part))
             payload = record.payload
             for event in payload.events if type(payload) is Several else (payload,):
                 for j, context in enumerate(contexts):
@@ -158,6 +161,12 @@ class Lifting:
                         ) from error
         for i, state in states.items():
             self._keep(stream, i, after + len(records), state)
+
+    def _part(self, stream: str, at: int, part: Any, states: dict[int, Any]) -> tuple[Any, ...]:
+        if type(part) is not Waiting:
+            return (part,)
+        lifted = self._events(stream, at, part, states)
+        return lifted.events if type(lifted) is Several else (lifted,)
 
     def _events(self, stream: str, at: int, waiting: Waiting, states: dict[int, Any] | None) -> Any:
         def state_of(context: Context) -> Any:
@@ -186,8 +195,14 @@ class Lifting:
     def _keep(self, stream: str, context: int, version: int, state: Any) -> None:
         with self._keeping:
             self._contexts[threading.get_ident(), stream, context, version] = state
-            while len(self._contexts) > CONTEXTS_KEPT:
+            while len(self._contexts) > self.contexts_kept:
                 self._contexts.popitem(last=False)
+
+
+def _waits(payload: Any) -> bool:
+    return type(payload) is Waiting or (
+        type(payload) is Several and any(type(part) is Waiting for part in payload.events)
+    )
 
 
 def _wait(record: Any, kind: str, version: int) -> None:

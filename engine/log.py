@@ -38,6 +38,8 @@ class Recorded(NamedTuple):
     correlation: str | None
     hash: str
     """Chain hash at this version, in hex."""
+    origin: str
+    """The stream that the event was appended to: an ancestor, where `stream` is a fork that inherited it."""
     stored: str
     """``kind@version`` as stored: another kind than `kind` if a step renamed it."""
     sub: int = 0
@@ -45,8 +47,11 @@ class Recorded(NamedTuple):
 
     @property
     def event_id(self) -> str:
-        """The identity of the event: ``stream@version``. It never changes and needs no index."""
-        return event_id(self.stream, self.version)
+        """The identity of the event: ``origin@version``. It never changes and needs no index.
+
+        A fork reads the very events that its parent wrote, so they keep their ids.
+        """
+        return event_id(self.origin, self.version)
 
 
 class Written(NamedTuple):
@@ -260,10 +265,12 @@ class Log:
         left = upto - after if limit is None else min(limit, upto - after)
         while left > 0:
             page = self.backend.rows_by_position(after=after, limit=min(left, ROWS_PER_PAGE))
+            for row in page:
+                if row.position > upto:  # where events were given back, positions have gaps
+                    return
+                yield from self.recorded(row)
             if not page:
                 return
-            for row in page:
-                yield from self.recorded(row)
             after = page[-1].position
             left -= len(page)
 
@@ -286,6 +293,7 @@ class Log:
                 record.causation,
                 record.correlation,
                 row.hash.hex(),
+                row.origin,
                 tag(kind, schema_version),
                 sub,
             )

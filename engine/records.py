@@ -25,7 +25,19 @@ from tailfold.engine.errors import (
     SchemaTooOld,
     Undecodable,
 )
-from tailfold.engine.events import Blob, Event, Opaque, Several, check_event_type, split_tag, tag_of
+from tailfold.engine.events import (
+    COMPOSITE_KIND,
+    COMPOSITE_TAG,
+    Blob,
+    Composite,
+    Event,
+    Opaque,
+    Several,
+    check_event_type,
+    split_tag,
+    tag,
+    tag_of,
+)
 from tailfold.engine.lifting import Lifting
 from tailfold.upcasters import Chain, Standing, Upcasters
 
@@ -69,6 +81,23 @@ class _HasTag(msgspec.Struct, array_like=True):
     tag: Any
 
 
+class _HasTime(msgspec.Struct, array_like=True):
+    tag: Any
+    time_ns: int
+
+
+_decode_time = msgspec.msgpack.Decoder(_HasTime).decode
+
+
+class _HasCause(msgspec.Struct, array_like=True):
+    tag: Any
+    time_ns: Any
+    causation: str | None
+
+
+_decode_cause = msgspec.msgpack.Decoder(_HasCause).decode
+
+
 class _HasPayload(msgspec.Struct, array_like=True):
     tag: Any
     time_ns: Any
@@ -97,15 +126,20 @@ class Codec:
         """How often an event of a newer schema version was read as opaque, by tag."""
         self._changing = threading.Lock()
         self._types: dict[str, type[Event]] = {}
-        self._known: dict[str, int] = {}
-        self._classes: dict[str, type[Any]] = {}
+        self._known: dict[str, int] = {COMPOSITE_KIND: 1}
+        self._classes: dict[str, type[Any]] = {
+            COMPOSITE_TAG: _record_class(COMPOSITE_TAG, list[tuple[str, msgspec.Raw]], self._wrap_parts)
+        }
         self._class_of: dict[type[Event], type[Any]] = {}
         self._opaque: dict[type[Any], tuple[str, int]] = {}
         self._found = threading.local()
         self._encode = msgspec.msgpack.Encoder(enc_hook=self._encode_hook).encode
         # Sorted: a retry after a restart may have another order of sets and dictionaries.
         self._encode_content = msgspec.msgpack.Encoder(enc_hook=self._encode_hook, order="deterministic").encode
-        self._decode: Callable[[bytes], Any] = _decode_nothing
+        self._met_composite = False
+        """Only then is every page looked through for them."""
+        self._decode: Callable[[bytes], Any]
+        self._compile()
         self.lifting = Lifting(self._decode_as, self._encode)
 
     # -- kinds -----------------------------------------------------------------------------------------
@@ -171,7 +205,7 @@ class Codec:
         """Drop the classes of opaque and old records of *kinds*: they are made again when they are met."""
         for stored in [s for s in self._classes if split_tag(s)[0] in kinds]:
             record = self._classes[stored]
-            if record not in self._class_of.values():
+            if record not in self._class_of.values() and stored != COMPOSITE_TAG:
                 del self._classes[stored]
                 self._opaque.pop(record, None)
 
@@ -199,9 +233,6 @@ class Codec:
                 self._compile()
 
     def _compile(self) -> None:
-        if not self._classes:
-            self._decode = _decode_nothing
-            return
         union = cast(Any, Union[tuple(self._classes.values())])  # noqa: UP007 - built at run time
         self._decode = msgspec.msgpack.Decoder(union, dec_hook=self._decode_hook).decode
 
@@ -237,14 +268,39 @@ class Codec:
             )
         return Encoded(data, record, found.blobs)
 
+    def encode_composite(
+        self, events: Sequence[Event | Opaque], time_ns: int, causation: str | None, correlation: str | None
+    ) -> tuple[bytes, dict[bytes, bytes]]:
+        """Return one record that stands for all of *events*, or for none, and the content of new blobs in it.
+
+        Raises `BadArgument` if it grows too large. Needs format 2.
+        """
+        self._found.blobs = None
+        parts = [
+            (tag(event.opaque_kind, event.opaque_version), msgspec.Raw(event.payload))
+            if isinstance(event, Opaque)
+            else (tag_of(type(event)), msgspec.Raw(self._encode(event)))
+            for event in events
+        ]
+        data = self._encode((COMPOSITE_TAG, time_ns, causation, correlation, parts))
+        if len(data) > RECORD_BYTES_MAX:
+            raise BadArgument(f"a composite of {len(data)} bytes cannot be stored, the most is {RECORD_BYTES_MAX}")
+        return data, self._found.blobs or {}
+
     def content(self, events: Sequence[Event]) -> bytes:
         """Return the digest of what *events* say, without times and causes: what a retry repeats."""
         digest = hashlib.blake2b(digest_size=16, person=b"tailfold.content")
         for event in events:
-            payload = self._encode_content(event)
-            digest.update(f"{tag_of(type(event))} {len(payload)} ".encode())
+            stored, payload = self.said(event)
+            digest.update(f"{stored} {len(payload)} ".encode())
             digest.update(payload)
         return digest.digest()
+
+    def said(self, event: Event | Opaque) -> tuple[str, bytes]:
+        """Return tag and payload of *event*, equal for equal events: sets and dictionaries are in order."""
+        if isinstance(event, Opaque):
+            return tag(event.opaque_kind, event.opaque_version), event.payload
+        return tag_of(type(event)), self._encode_content(event)
 
     def _encode_hook(self, value: Any) -> Any:
         if isinstance(value, Blob):
@@ -277,6 +333,10 @@ class Codec:
             records = list(map(self._decode, page))
         except Exception:  # msgspec's own, or whatever a step raises: look at each, to say which
             records = [self._decode_one(stream, after + i, data) for i, data in enumerate(page, 1)]
+        if self._met_composite:
+            for i, record in enumerate(records, 1):
+                if type(record.payload) is Composite:
+                    record.payload = self._parts(stream, after + i, record.payload)
         if self.lifting.chain.contexts:
             self.lifting.resolve(stream, after, records)
         return records
@@ -294,6 +354,24 @@ class Codec:
             raise RecordDamaged(stream, version, f"the record cannot be read: {error}") from None
         except Exception as error:  # a step raised
             return self._decode_unusual(stream, version, data, error)
+
+    def _wrap_parts(self, record: Any) -> None:
+        self._met_composite = True
+        record.payload = Composite(record.payload)
+
+    def _parts(self, stream: str, version: int, composite: Composite) -> Several:
+        """Decode each part as a record of its own: opaque, current, or lifted by its own tag.
+
+        Parts whose steps look at earlier events are left `Waiting`.
+        """
+        found: list[Any] = []
+        for stored, payload in composite.parts:
+            data = self._encode([stored, 0, None, None, payload])
+            record = self._decode_one(stream, version, data)
+            if type(record.payload) is Composite:
+                raise RecordDamaged(stream, version, "a composite inside a composite")
+            found += self.events(record)
+        return Several(tuple(found))
 
     def _decode_unusual(self, stream: str, version: int, data: bytes, error: Exception) -> Any:
         try:
@@ -335,6 +413,10 @@ class Codec:
         lifted = self.lifting.slowly(stream, version, kind, schema_version, payload)
         return _Lifted(time_ns, causation, correlation, lifted)
 
+    def standing(self, stored: str) -> Standing:
+        """Say how a stored tag stands to the code's events and steps; raise ValueError if it is none."""
+        return self.lifting.chain.standing_among(*split_tag(stored), self._known)
+
     def _fits_as_it_is(self, stored: str, kind: str) -> bool:
         """Say whether the current class only adds fields with defaults to what the store says of *stored*."""
         now = {field["name"]: field for field in fields_of(self._types[kind])}
@@ -367,6 +449,51 @@ def tag_of_record(data: bytes) -> tuple[str, int]:
     try:
         return split_tag(_decode_tag(data).tag)
     except (msgspec.MsgspecError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def format_needed(data: bytes) -> int:
+    """Return the least store format that can hold record bytes; raise ValueError."""
+    return 2 if tag_of_record(data)[0] == COMPOSITE_KIND else 1
+
+
+def tags_in(data: bytes) -> list[str]:
+    """Return the tags of what record bytes say: of each part of a composite, else its own; raise ValueError."""
+    kind, version = tag_of_record(data)
+    if kind != COMPOSITE_KIND:
+        return [tag(kind, version)]
+    try:
+        return [str(stored) for stored, _ in raw_record(data)[RECORD_FIELDS.index("payload")]]
+    except TypeError as error:
+        raise ValueError(f"not a composite: {error}") from None
+
+
+def time_of_record(data: bytes) -> int:
+    """Return the time of record bytes (UTC nanoseconds) without decoding the payload; raise ValueError."""
+    try:
+        return _decode_time(data).time_ns
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+
+
+def tag_bytes(data: bytes) -> bytes:
+    """Return the tag at the front of record bytes as it stands there; empty if it cannot be told that simply.
+
+    For passing over records that nobody wants: nothing is decoded.
+    """
+    head = data[1:3]
+    if len(head) == 2 and 0xA0 <= head[0] <= 0xBF:  # msgpack: a short text, its length in five bits
+        return data[2 : 2 + (head[0] & 31)]
+    if len(head) == 2 and head[0] == 0xD9:  # a text of up to 255 bytes
+        return data[3 : 3 + head[1]]
+    return b""
+
+
+def causation_of(data: bytes) -> str | None:
+    """Return the causation of record bytes without decoding the payload; raise ValueError."""
+    try:
+        return _decode_cause(data).causation
+    except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from None
 
 
@@ -411,7 +538,12 @@ def blobs_in(data: bytes) -> list[bytes]:
 @functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
-    return tag_of(event_type), msgspec.msgpack.encode({"fields": fields_of(event_type)})
+    return tag_of(event_type), describe_fields(fields_of(event_type))
+
+
+def describe_fields(fields: list[dict[str, Any]]) -> bytes:
+    """Return the description of *fields* that the registry of kinds keeps: the reverse of `read_description`."""
+    return msgspec.msgpack.encode({"fields": fields})
 
 
 def fields_of(event_type: type[Event]) -> list[dict[str, Any]]:
@@ -461,10 +593,6 @@ def _record_class(stored: str, payload: Any, then: Callable[[Any], None] | None 
     )
 
 
-def _decode_nothing(data: bytes) -> Any:
-    raise msgspec.ValidationError("no kinds are registered yet")
-
-
 __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_FIELDS",
@@ -473,10 +601,16 @@ __all__ = [
     "Encoded",
     "Newer",
     "blobs_in",
+    "causation_of",
     "describe",
+    "describe_fields",
     "fields_of",
+    "format_needed",
     "raw_record",
     "read_description",
     "stored_payload",
+    "tag_bytes",
     "tag_of_record",
+    "tags_in",
+    "time_of_record",
 ]

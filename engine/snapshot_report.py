@@ -149,7 +149,7 @@ def prune(snapshots: Snapshots, streams: Iterator[str], *, dry_run: bool = False
     for stream in streams:
         head = backend.head(stream)
         for name_hash in backend.folds(stream):
-            here = backend.snapshot_keys(stream, name_hash, upto=EVERYTHING)
+            here = list(backend.snapshot_keys(stream, name_hash, upto=EVERYTHING, own=True))
             gone = rules.superseded(here, here[0].fold_id, head.version if head else 0) if here else []
             damaged = [k for k in here if k not in gone and _wrong(snapshots, stream, name_hash, k, None)]
             gone += damaged
@@ -159,7 +159,7 @@ def prune(snapshots: Snapshots, streams: Iterator[str], *, dry_run: bool = False
 
 def _keys(snapshots: Snapshots, stream: str) -> Iterator[tuple[bytes, SnapshotKey]]:
     for name_hash in snapshots.backend.folds(stream):
-        for key in snapshots.backend.snapshot_keys(stream, name_hash, upto=EVERYTHING):
+        for key in snapshots.backend.snapshot_keys(stream, name_hash, upto=EVERYTHING, own=True):
             yield name_hash, key
 
 

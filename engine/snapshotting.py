@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -240,6 +240,10 @@ class Snapshots:
             return ["unreadable"]
         return fingerprint.changed_parts(facts.parts, theirs) or ["unknown"]
 
+    def say(self, text: str) -> None:
+        """Warn once for each text."""
+        self._say("", text)
+
     def _say(self, stream: str, text: str) -> None:
         """Warn once for each stream and text."""
         if (stream, text) not in self._said and len(self._said) < 10_000:
@@ -259,7 +263,7 @@ class Snapshots:
             if facts.unusable:
                 raise NotEncodableError(facts.unusable)
             encoded = facts.codec.encode(state)
-            needs = _needs(encoded)
+            needs = needs_of(encoded)
         except Exception as error:
             # Whatever a state holds must not cost an append. Later it may hold something else: try again
             # when the stream has doubled.
@@ -311,7 +315,11 @@ class Snapshots:
         if before is not None:
             gathering.reader.share_cache(before)
         due.encoded.writer.stored(gathering.reader)
-        self._uncollected_bytes += sum(map(len, due.write.chunks.values()))
+        self.wrote_chunks(due.write.chunks)
+
+    def wrote_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Count chunks that were written, and collect dead ones when there may be many."""
+        self._uncollected_bytes += sum(map(len, chunks.values()))
         if self._uncollected_bytes >= self._collect_at_bytes:
             self.collect()
 
@@ -328,7 +336,7 @@ class Snapshots:
             self._say(stream, f"chunks of {stream!r} could not be restored: {error}")
 
     def collect(self) -> Collected:
-        """Delete the chunks that no snapshot reaches. Done by itself whenever as much was written as is kept.
+        """Delete the chunks that no snapshot or checkpoint reaches. Done by itself as soon as much was written.
 
         A `Table` leaves old leaves behind when its snapshots are thinned; a `Series` never does. The cost is
         proportional to what is kept, so that collecting takes a bounded share of writing.
@@ -345,8 +353,8 @@ class Snapshots:
         return collected
 
 
-def _needs(encoded: EncodedState) -> list[bytes]:
-    """Return every stored chunk that a snapshot rests on directly: its own references, and those of new chunks."""
+def needs_of(encoded: EncodedState) -> list[bytes]:
+    """Return every stored chunk that a saved state rests on directly: its own references, and its new chunks'."""
     new = encoded.writer.chunks
     found = dict.fromkeys(encoded.refs)
     for payload in new.values():
@@ -382,4 +390,4 @@ class Gathering:
             self.last_bytes, self.last_s = due.bytes, due.seconds
 
 
-__all__ = ["Counters", "Due", "Found", "Gathering", "HealingReader", "Snapshots"]
+__all__ = ["Counters", "Due", "Found", "Gathering", "HealingReader", "Snapshots", "needs_of"]

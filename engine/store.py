@@ -9,19 +9,26 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tailfold.engine import leases
+from tailfold.engine import checkpoints, forks, leases, tracing
+from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
-from tailfold.engine.backend.port import Appended, Backend, Durability, Head, Lease
-from tailfold.engine.errors import BadArgument
+from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Swept
+from tailfold.engine.checkpoints import Checkpoint
+from tailfold.engine.errors import BadArgument, NotFound
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
+from tailfold.engine.forks import Branch, Difference
 from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
+from tailfold.engine.origin import Origin, read_origin
+from tailfold.engine.projections import Projected, Projection
 from tailfold.engine.records import Newer, read_description
 from tailfold.engine.snapshotting import Counters, Snapshots
+from tailfold.engine.subscriptions import Subscription
+from tailfold.engine.tracing import Trace
 from tailfold.engine.verify import Progress, Verified, check_readable, verify
 from tailfold.snapshots.policy import CostBased, Policy
 from tailfold.upcasters import Upcasters
@@ -230,6 +237,145 @@ class Store:
         """What snapshots did through this store object: loads, hits, misses by reason, bytes written."""
         return self.snapshots.counters
 
+    # -- fork ------------------------------------------------------------------------------------------
+
+    def fork(self, stream: str, *, at: int | None = None, name: str | None = None) -> Head:
+        """Make a new stream that has versions 1..*at* of *stream* (all of it by default); return its head.
+
+        It copies nothing and writes one small row, however long the stream is; durable on return, absent or whole
+        after a crash. It sees exactly those versions, whatever its parent does later, and goes on by itself from
+        version *at* + 1. Without a *name* it gets the first free one of ``STREAM.2``, ``STREAM.3``, …
+        Raises `StreamNotFound` if the stream does not reach *at*, `StreamExists` if the name is taken.
+        """
+        return forks.fork(self.log, stream, at=at, name=name)
+
+    def rewind(self, name: str, *, at: int, to: str | None = None) -> Head:
+        """Go back: make the named head *name* stand for a new fork, at version *at*, of what it stands for now.
+
+        What came after *at* stays readable under its own stream. *to* names the fork. Fork and move are one
+        transaction. Raises as `fork` does, and `HeadMoved` if somebody was faster.
+        """
+        return forks.rewind(self.log, name, at=at, to=to)
+
+    def resolve(self, name: str) -> str:
+        """Return the stream that *name* stands for: that of the named head, if there is one, else *name*."""
+        return forks.resolve(self.backend, name)
+
+    def named_heads(self) -> dict[str, str]:
+        """Return the stream that each named head stands for."""
+        return self.backend.named_heads()
+
+    def move_head(self, name: str, to: str | None, *, expected: str | None) -> None:
+        """Let the named head *name* stand for stream *to* if it stands for *expected* now; None is "there is none".
+
+        Durable on return. Raises `HeadMoved`, or `StreamNotFound` for *to*; nothing is changed then.
+        """
+        self.backend.move_head(check_stream_name(name), to, expected=expected)
+
+    def children(self, stream: str) -> list[Child]:
+        """Return the forks of *stream* in the order of their versions."""
+        return self.backend.children(stream)
+
+    def ancestry(self, stream: str) -> list[Piece]:
+        """Return where the events of *stream* stand: its ancestors, oldest first, and itself last."""
+        return self.backend.lineage(check_stream_name(stream))
+
+    def tree(self, stream: str | None = None) -> list[Branch]:
+        """Return the forest of forks, each stream after its parent; or only the tree that *stream* is in."""
+        return forks.tree(self.backend, stream)
+
+    def diff(self, left: str, right: str, *, limit: int | None = None) -> Difference:
+        """Return up to which version two streams are one, and what each has after that (at most *limit* events)."""
+        return forks.difference(self.log, left, right, limit=limit)
+
+    def version_at(self, stream: str, time_ns: int) -> int:
+        """Return the last version of *stream* recorded at *time_ns* (UTC) or before; 0 if none was."""
+        return forks.version_at_time(self.log, stream, time_ns)
+
+    def delete(self, stream: str, *, reroot: bool = False, drop_heads: bool = False) -> None:
+        """Delete *stream*: it cannot be read or appended to any more; its name stays taken by a tombstone.
+
+        Refused with `StreamNeeded` while living forks rest on it, unless *reroot*: they keep exactly what they saw;
+        and while a named head stands for it, unless *drop_heads*.
+        Refused with `LeaseHeld` while somebody drives it. Durable on return; `gc` gives the space back.
+        """
+        self.log.head(stream)
+        leases.check_free(self.backend, stream)
+        forks.delete(self.log, stream, reroot=reroot, drop_heads=drop_heads)
+
+    def gc(self, *, dry_run: bool = False) -> Swept:
+        """Give back what deleted streams held and nothing living needs, with blobs that no event names.
+
+        Writers wait while it runs. Changes no answer (I14). The file keeps its size; its free pages are used again.
+        """
+        return forks.sweep(self.backend, dry_run=dry_run)
+
+    # -- follow ----------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The last position: what a subscription that wants only what comes starts after."""
+        return self.backend.count()[1]
+
+    def subscribe(
+        self, stream: str | None = None, *, after: int | None = None, name: str | None = None, follow: bool = True
+    ) -> Subscription:
+        """Return an iterator, for ``for`` and ``async for``, over the events of *stream* or of the whole store.
+
+        It gives what is there, in order and gapless, and then waits for more; appends of any process wake it, and
+        it does not wait busily. With *follow* off it ends at the head as it is now. It starts past *after*: a
+        position of the store, or a version of *stream*, which need not exist yet. With a *name* it starts past the
+        checkpoint of that name, if there is one, and saves it as it goes: see `Subscription` for when, and for
+        what **at least once** means. Several names see all events, each at its own pace.
+
+        Raises `BadArgument` if it would start past the end, or if the name is a projection's or of another stream.
+        """
+        return Subscription(self.log, stream=stream, after=after, name=name, follow=follow)
+
+    def project(
+        self,
+        projection: Projection[S],
+        *,
+        catch_up: bool = True,
+        save: bool = True,
+        progress: Progress | None = None,
+    ) -> Projected[S]:
+        """Return the read model of *projection*, from its saved state, caught up to the last position.
+
+        Only what came since it was saved is folded; all of it if its code has changed (logged once). With
+        *catch_up* off it stands where it was saved. See `Projected.catch_up` for the errors, and for *save*.
+        """
+        projected = Projected(self.log, self.snapshots, projection)
+        if catch_up:
+            projected.catch_up(save=save, progress=progress)
+        return projected
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """Yield how far each named subscription and each projection has come, in order of the names."""
+        return checkpoints.every(self.backend)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """Return how far the subscription or projection *name* has come; raise `NotFound`."""
+        found = checkpoints.find(self.backend, name)
+        if found is None:
+            raise NotFound(f"no checkpoint {name!r} in this store")
+        return found
+
+    def reset_checkpoint(self, name: str, position: int = 0, *, stream: str | None = None) -> None:
+        """Set the checkpoint of a subscription to *position*, back or forth; durable on return.
+
+        Raises `BadArgument` past the last position (I8), or for a projection's: `Projected.rebuild` does that.
+        """
+        checkpoints.reset(self.backend, name, position, stream, self.log.clock())
+
+    def drop_checkpoint(self, name: str) -> bool:
+        """Forget how far a subscription or projection has come; return whether there was one."""
+        return self.backend.drop_checkpoint(checkpoints.check_name(name))
+
+    def trace(self, stream: str, version: int) -> Trace:
+        """Return what led to an event, back to its root, and all that it caused; see `tracing.trace`."""
+        return tracing.trace(self.log, check_stream_name(stream), version)
+
     # -- drive -----------------------------------------------------------------------------------------
 
     @contextmanager
@@ -267,12 +413,19 @@ class Store:
         """Raise unless every event of *stream* up to *upto* is as it was written and can be decoded."""
         return check_readable(self.log, stream, upto=upto)
 
+    @property
+    def format(self) -> int:
+        """The format version that the store is stamped with: the least that a release must know to read it."""
+        return keys.decode_stamp(self.backend.meta(keys.FORMAT_KEY)[keys.FORMAT_KEY]).format
+
+    def origin(self) -> Origin | None:
+        """Return what a migrated store knows of its source; None for any other. Raises `Corruption`."""
+        return read_origin(self.backend)
+
     def usage(self) -> dict[str, Any]:
         """Return counts and sizes in bytes, by table."""
-        streams, events = self.backend.count()
         return {
-            "streams": streams,
-            "events": events,
+            "streams": self.backend.count()[0],
             "durability": self.backend.durability.value,
             **self.backend.usage(),
         }

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tailfold.engine.backend import chain
-from tailfold.engine.backend.port import Head, Row
+from tailfold.engine.backend.port import Head, Row, Tombstone
 from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
 from tailfold.engine.events import Blob
 from tailfold.engine.log import ROWS_PER_PAGE, Log
@@ -57,6 +57,9 @@ def verify(
 ) -> Verified:
     """Check pages, and every event of *stream* or the store: versions (I1), positions (I2, I3), chain (I4).
 
+    Of one stream, all that it sees is checked, also what a fork inherits; of a store, every stored event once, also
+    what only forks of a deleted stream still need.
+
     With *head*, a chain hash in hex that was noted elsewhere, the stream must also still contain that
     hash: cutting off the newest events, or rewriting the whole chain, shows too. *progress* is called
     with the number of events done since its last call.
@@ -67,7 +70,8 @@ def verify(
         return Verified(0, 0, findings, None)
     if stream is not None:
         found = log.head(stream)
-        events = _verify_stream(log, found, findings, progress)
+        root = log.backend.lineage(stream)[0].stream
+        events = _verify_stream(log, found, 0, chain.seed(root), findings, progress)
         if head is not None and not _contains(log, found, head):
             findings.append(
                 Finding(stream, None, f"no version has the hash {head}: events were cut off or replaced")
@@ -77,12 +81,16 @@ def verify(
     before = log.backend.count()
     for found in log.streams():
         streams += 1
-        events += _verify_stream(log, found, findings, progress)
+        events += _verify_stream(log, found, found.base, _hash_at_base(log, found), findings, progress)
         if len(findings) >= FINDINGS_MAX:
             return Verified(streams, events, findings, None)
+    given_back = 0
+    for tombstone in log.backend.tombstones():
+        events += _verify_tombstone(log, tombstone, findings)
+        given_back += tombstone.version - tombstone.kept
     _verify_blobs(log, findings)
     after = log.backend.count()
-    if not findings and not (before[1] <= events <= after[1] and before[0] <= streams <= after[0]):
+    if not findings and not (before[1] <= events + given_back <= after[1] and before[0] <= streams <= after[0]):
         # Between the two others may have appended; what was there before has to be there still.
         findings.append(
             Finding(None, None, f"{before[1]} positions stand for {events} events of {streams} streams (I2)")
@@ -90,13 +98,42 @@ def verify(
     return Verified(streams, events, findings, None)
 
 
-def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Progress | None) -> int:
+def _hash_at_base(log: Log, head: Head) -> bytes:
+    """Return the chain hash with which the own events of a stream begin."""
+    if not head.base:
+        return chain.seed(head.stream)
+    rows = log.backend.rows(head.stream, after=head.base - 1, upto=head.base, limit=1)
+    return rows[0].hash if rows else b""
+
+
+def _verify_tombstone(log: Log, tombstone: Tombstone, findings: list[Finding]) -> int:
+    """Check what forks still need of a deleted stream."""
+    expected = tombstone.base_hash or chain.seed(tombstone.stream)
+    version = tombstone.base
+    while page := log.backend.own_rows(tombstone.stream, after=version, limit=ROWS_PER_PAGE):
+        for row in page:
+            expected = chain.link(expected, chain.digest(row.data))
+            if row.version != version + 1 or row.hash != expected:
+                what = "the stored bytes do not give the chain hash (of a deleted stream that forks need)"
+                findings.append(Finding(tombstone.stream, row.version, what))
+                expected = row.hash
+            version = row.version
+            for blob in blobs_in(row.data):
+                _verify_reference(log, row, blob, findings)
+    if version != tombstone.kept:
+        what = f"forks need versions up to {tombstone.kept} of this deleted stream, there are {version}"
+        findings.append(Finding(tombstone.stream, version + 1, what))
+    return version - tombstone.base
+
+
+def _verify_stream(
+    log: Log, head: Head, after: int, expected: bytes, findings: list[Finding], progress: Progress | None
+) -> int:
     stream = head.stream
-    expected = chain.seed(stream)
     events = 0
     position = 0
     try:
-        for row, where in _placed(log, log.rows(stream, after=0, upto=head.version)):
+        for row, where in _placed(log, log.rows(stream, after=after, upto=head.version)):
             events += 1
             expected = chain.link(expected, chain.digest(row.data))
             if row.hash != expected:
@@ -107,7 +144,7 @@ def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Prog
                     Finding(stream, row.version, f"position {row.position} is not past {position} (I2)")
                 )
             position = row.position
-            if where != (stream, row.version):
+            if where != (row.origin, row.version):
                 findings.append(
                     Finding(
                         stream,
@@ -125,7 +162,7 @@ def _verify_stream(log: Log, head: Head, findings: list[Finding], progress: Prog
         findings.append(Finding(stream, error.version, error.why))
         return events
     except (Corruption, ValueError) as error:
-        findings.append(Finding(stream, events + 1, str(error)))
+        findings.append(Finding(stream, after + events + 1, str(error)))
         return events
     if expected != head.hash:
         findings.append(Finding(stream, head.version, "the head's hash is not the last event's (I4)"))
@@ -192,7 +229,7 @@ def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:
     last = head.version if upto is None else upto
     if last > head.version:
         raise StreamNotFound(stream, version=last, head=head.version)
-    expected = chain.seed(stream)
+    expected = chain.seed(log.backend.lineage(stream)[0].stream)
     schema_error: SchemaError | None = None
     for row in log.rows(stream, after=0, upto=last):
         expected = chain.link(expected, chain.digest(row.data))

@@ -98,7 +98,7 @@ def test_i7_a_snapshot_at_v_equals_the_fold_of_1_to_v(backend: Backend) -> None:
     for i in range(400):
         live.append(Said(f"p{i % 9}", str(i)))
     facts = store.snapshots.facts(talk)
-    there = backend.snapshot_keys("a", facts.name_hash, upto=10**6)
+    there = list(backend.snapshot_keys("a", facts.name_hash, upto=10**6))
     assert len(there) > 5
     for key in there:
         found, why = store.snapshots.decode("a", talk, facts, key)

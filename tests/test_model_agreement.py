@@ -11,10 +11,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tailfold.engine import ANY, EXISTS, Durability, Event, LmdbBackend, MemoryBackend, Store
-from tailfold.engine.backend import chain
+from tailfold.engine import ANY, EXISTS, Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.lmdb import check_pages
-from tailfold.engine.backend.port import Append, Appended
+from tailfold.engine.backend.port import Append, Appended, IdRow
 from tailfold.engine.errors import Fenced, KeyReused, StreamNotFound, WrongVersion
 
 from tests.domain import Account, Deposited, Noted, Withdrawn, account
@@ -113,6 +113,51 @@ class Agreement(RuleBasedStateMachine):
                 else:
                     assert outcome == "conflict"
 
+    @rule(stream=NAMES, events=BATCHES, format=st.sampled_from([1, 2]), created_ns=st.one_of(st.none(), st.just(7)))
+    def copied(self, stream: str, events: list[Event], format: int, created_ns: int | None) -> None:
+        """An append of migration: with rows of `meta`, a time of creation, a format that may raise the stamp."""
+        self.now += 1
+        wanted = len(self.model.streams.get(stream, [])) + (created_ns is not None and format == 2)
+        outcome, _, last = self.model.append(stream, events, wanted, None, None)
+        for store in self.stores.values():
+            store.log.codec.register([Deposited, Withdrawn, Noted])
+            before = store.format
+            data_ = [store.log.codec.encode(e, self.now, None, None).data for e in events]
+            meta = {b"origin/" + stream.encode(): str(last).encode()}
+            append = Append(
+                stream,
+                wanted,
+                data_,
+                [chain.digest(d) for d in data_],
+                self.now,
+                format=format,
+                created_ns=created_ns,
+                meta=meta,
+            )
+            [done] = store.backend.commit([append])
+            assert isinstance(done, Appended) == (outcome == "written")
+            assert store.format == (max(before, format) if outcome == "written" else before)
+
+    @rule(stream=NAMES, number=st.integers(1, 3), content=st.binary(max_size=9))
+    def put(self, stream: str, number: int, content: bytes) -> None:
+        """Rows that come with no append: whole, or refused as a whole."""
+        rows = {stream: {keys.id_hash(f"put {number}"): IdRow(number, number, number, content.ljust(16), content)}}
+        for store in self.stores.values():
+            before = self.dump(store)
+            try:
+                store.backend.put(
+                    meta={b"origin": content},
+                    blobs={Blob.digest_of(content): content},
+                    schemas=[("x@1", b"%d" % number)],
+                    ids=rows,
+                )
+            except StreamNotFound:
+                assert stream not in self.model.streams
+                assert self.dump(store) == before
+            else:
+                assert dict(store.backend.ids(stream)).items() >= rows[stream].items()
+                assert store.backend.meta(b"origin")[b"origin"] == content
+
     @rule()
     def reopen(self) -> None:
         for store in self.stores.values():
@@ -169,7 +214,16 @@ class Agreement(RuleBasedStateMachine):
     @staticmethod
     def dump(store: Store) -> list[Any]:
         backend = store.backend
-        return [backend.heads(), backend.rows_by_position(after=0, limit=10**6), backend.count()]
+        return [
+            backend.heads(),
+            backend.rows_by_position(after=0, limit=10**6),
+            backend.count(),
+            {head.stream: backend.ids(head.stream) for head in backend.heads()},
+            backend.meta(b"origin"),
+            backend.blobs(),
+            list(backend.schemas()),
+            store.format,
+        ]
 
 
 TestAgreement = Agreement.TestCase

@@ -7,17 +7,19 @@ import json
 from pathlib import Path
 
 import pytest
-from tailfold.engine import Event, Store
-from tailfold.engine.agent.events import AGENT_EVENTS
+from tailfold.engine import Blob, MemoryBackend, Store
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import FormatTooNew
+from tailfold.engine.migration import Schema, migrate
+from tailfold.engine.transfer import check, export, import_stream
+from tailfold.upcasters import Upcasters
 
+from tests import shop
 from tests.cli.command import tailfold
-from tests.domain import Attached, Deposited, Noted, Withdrawn
-from tests.golden.make import FOLDER, facts
+from tests.domain import Attached, Deposited, Withdrawn
+from tests.golden.make import EVENTS, FOLDER, SHOP, facts
 
 FORMATS = range(1, FORMAT_VERSION + 1)
-EVENTS: list[type[Event]] = [*AGENT_EVENTS, Deposited, Noted, Withdrawn, Attached]
 
 
 def unpack(name: str, path: Path) -> Path:
@@ -29,11 +31,12 @@ def unpack(name: str, path: Path) -> Path:
 @pytest.mark.parametrize("version", FORMATS)
 def test_i9_every_golden_store_opens_with_the_same_hashes_and_states(version: int, tmp_path: Path) -> None:
     path = unpack(f"format-{version}", tmp_path / "s")
-    with Store.open(path, events=EVENTS) as store:
+    with Store.open(path, events=[*EVENTS, *SHOP]) as store:
+        assert store.format == version
         assert facts(store) == json.loads((FOLDER / f"format-{version}" / "facts.json").read_text())
         assert store.verify().findings == []
         for recorded in store.read_all():
-            assert recorded.schema_version == 1
+            assert recorded.schema_version == 1 or recorded.stream == "shop"
         [file] = store.read("files")
         assert isinstance(file.event, Attached)
         assert file.event.content.data == b"content " * 50
@@ -41,6 +44,44 @@ def test_i9_every_golden_store_opens_with_the_same_hashes_and_states(version: in
         assert repeated.repeated, "idempotency keys are kept as well"
         store.append("account", Deposited(1), expected=3)
     assert tailfold(path, "verify").returncode == 0
+
+
+def test_the_golden_store_of_format_2_holds_what_it_is_there_for(tmp_path: Path) -> None:
+    path = unpack("format-2", tmp_path / "s")
+    with Store.open(path, events=[*EVENTS, *SHOP]) as store:
+        found = [(r.version, r.sub, r.stored) for r in store.read("shop")]
+        assert found == [
+            (1, 0, "paid@3"),
+            (2, 0, "*@1"),
+            (2, 1, "*@1"),
+            (3, 0, "*@1"),
+            (3, 1, "*@1"),
+            (5, 0, "rated@2"),
+            (6, 0, "foreign@3"),
+            (7, 0, "grown@2"),
+            (8, 0, "filed@1"),
+        ], "lifted, split, dropped, opaque, with a blob"
+        assert store.append("shop", shop.Filed("b.txt", Blob(b"more")), expected=7, key="k3").repeated
+        origin = store.origin()
+        assert origin is not None
+        assert (origin.state, origin.source_format, origin.events) == ("done", 1, store.backend.count()[1])
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_every_golden_store_is_exported_imported_and_migrated(version: int, tmp_path: Path) -> None:
+    path = unpack(f"format-{version}", tmp_path / "s")
+    copy = Store.open(backend=MemoryBackend(), events=[*EVENTS, *SHOP])
+    with Store.open(path, events=[*EVENTS, *SHOP]) as store:
+        for head in store.streams():
+            lines = [json.dumps(line).encode() for line in export(store.log, head.stream)]
+            import_stream(copy.log, check(lines), lines)
+        assert list(copy.streams()) == list(store.streams()), "hashes and times"
+        expected = facts(store)
+    assert facts(copy) == expected
+    report = migrate(path, tmp_path / "d", Schema(Upcasters(events=[*EVENTS, *SHOP])))
+    assert (report.sound, report.lifted, report.format) == (True, 0, version)
+    with Store.open(tmp_path / "d", events=[*EVENTS, *SHOP]) as store:
+        assert facts(store) == expected, "all was current: every byte and hash is kept"
 
 
 def test_a_golden_file_from_the_future_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:

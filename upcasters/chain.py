@@ -119,7 +119,7 @@ class Chain:
         """Return the current event of an output at the end of its way; raise `LiftError` if its class refuses."""
         event_type = self.current[at.kind]
         try:
-            return self.build(at.payload, event_type)
+            return into(at.payload, event_type, self.build)
         except Exception as error:
             raise LiftError(
                 f"into {event_type.__name__} ({at.kind}@{at.version})", at.payload, str(error)
@@ -132,7 +132,7 @@ class Chain:
             context = contexts(step.context) if step.context is not None and contexts is not None else None
             value = _copy(payload)
             if isinstance(step, TypedStep):
-                value = self.build(value, step.old)
+                value = into(value, step.old, self.build)
             outputs = []
             for output in step.run(value, context):
                 made = output.payload
@@ -220,6 +220,13 @@ def current_events(events: Iterable[Any]) -> dict[str, Any]:
         if found.setdefault(event.kind, event) is not event:
             raise StepsError(f"kind {event.kind!r} is declared by {found[event.kind]!r} and by {event!r}")
     return found
+
+
+def into(payload: Any, wanted: Any, build: Build) -> Any:
+    """Make the struct *wanted* of a payload; raise whatever it refuses. What it does not know is not looked at."""
+    if isinstance(payload, dict) and not wanted.__struct_config__.forbid_unknown_fields:
+        payload = {name: payload[name] for name in wanted.__struct_encode_fields__ if name in payload}
+    return build(payload, wanted)
 
 
 def _copy(payload: Any) -> Any:

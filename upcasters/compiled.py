@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, UNSET
-from tailfold.upcasters.chain import Build, Chain, Plain
+from tailfold.upcasters.chain import Build, Chain, Plain, into
 from tailfold.upcasters.changes import AddField, Change, ConvertField, DropField, RenameField
 from tailfold.upcasters.steps import FieldStep, FunctionStep, RenameKind, Step, TypedStep
 
@@ -92,6 +92,9 @@ def _declared(changes: Sequence[Change], end: Any, build: Build) -> Compiled | N
             sources[change.name] = source(change.name).then(change)
         else:
             return None
+    used = [op for field in msgspec.structs.fields(end) for op in source(field.encode_name).ops]
+    if any(isinstance(change, ConvertField) and not any(change is op for op in used) for change in changes):
+        return None  # the value goes nowhere, but its converter may refuse it
     stored: list[tuple[str, Any, Any]] = []
     names: dict[str, str] = {}
     given: list[str] = []
@@ -264,9 +267,9 @@ def _into(cls: Any, build: Build) -> Callable[[Any], Any]:
     """Return what makes *cls* out of plain values, by looking at exact types where that is enough."""
     types = _exact_types(cls)
     if types is None or cls.__struct_config__.forbid_unknown_fields:
-        return lambda payload: build(payload, cls)
-    space: dict[str, Any] = {"Event": cls, "build": build}
-    lines = ["def into(payload):"]
+        return lambda payload: into(payload, cls, build)
+    space: dict[str, Any] = {"Event": cls, "build": lambda payload: into(payload, cls, build)}
+    lines = ["def make(payload):"]
     for i, field in enumerate(msgspec.structs.fields(cls)):
         if field.required:
             lines.append(f"    v{i} = payload[{field.encode_name!r}]")
@@ -274,13 +277,13 @@ def _into(cls: Any, build: Build) -> Callable[[Any], Any]:
             space[f"d{i}"] = field.default
             lines.append(f"    v{i} = payload.get({field.encode_name!r}, d{i})")
         else:
-            return lambda payload: build(payload, cls)
+            return lambda payload: into(payload, cls, build)
     values = [f"v{i}" for i in range(len(types))]
     lines.append(f"    if {_tests(types, space, values)}:")
     lines.append(f"        return Event({_arguments(cls, values)})")
-    lines.append("    return build(payload, Event)")
+    lines.append("    return build(payload)")
     exec("\n".join(lines), space)  # our own text: names, numbers, and field names as literals
-    return cast(Callable[[Any], Any], space["into"])
+    return cast(Callable[[Any], Any], space["make"])
 
 
 def _only(cls: Any, build: Build, plain: Plain) -> Callable[[Any], Any]:

@@ -1,19 +1,33 @@
-"""Commands that look at one journal: show, state, export."""
+"""Commands for one journal: show, state, export, import."""
 
 from __future__ import annotations
 
-import base64
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import emit, one_line, say, say_line, time_text, write_line
-from tailfold.cli.options import AtOption, JsonOption, RunArgument, StoreOption, is_own_run, open_run
-from tailfold.engine import Blob, Opaque, Recorded, Store
+from tailfold.cli.console import counting, emit, note, one_line, say, say_line, time_text, write_line
+from tailfold.cli.options import (
+    AtOption,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+    is_own_run,
+    open_run,
+    open_to_start,
+    run_named,
+)
+from tailfold.engine import Opaque, Store, transfer
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
+from tailfold.engine.names import check_stream_name
+from tailfold.engine.transfer import line_of
 from tailfold.snapshots import state_hash, to_plain
 
 
@@ -27,11 +41,13 @@ def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, sto
       tailfold show r-1 --at 5 --json
     """
     with open_run(store, run, at=at) as opened:
+        run = run_named(opened, run)
         for recorded in opened.read(run, upto=at):
+            line = line_of(recorded)
             if as_json:
-                emit(_line(recorded))
+                emit(line)
             else:
-                content = one_line(_payload(recorded), 10_000)
+                content = one_line(line["payload"], 10_000)
                 opaque = " (unknown kind)" if isinstance(recorded.event, Opaque) else ""
                 clock = time_text(recorded.time_ns)[11:23]
                 say_line(f"{recorded.version:>4}  {clock}  {recorded.kind:<15}{opaque} {content}")
@@ -45,6 +61,7 @@ def state(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, st
       tailfold state r-1 --at 5
     """
     with open_run(store, run, at=at) as opened:
+        run = run_named(opened, run)
         _require_run(opened, run)
         loaded = opened.load(run, run_fold, at)
         shown = {
@@ -67,26 +84,37 @@ def export(
     ] = None,
     records: Annotated[
         bool,
-        typer.Option("--records", help="Add the stored bytes (base64), to recompute the hash chain."),
-    ] = False,
+        typer.Option(
+            "--records/--no-records",
+            help="With the stored bytes and blobs (base64), which import needs. Default: with them.",
+            show_default=False,
+        ),
+    ] = True,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Export a journal as JSON lines, one event a line, oldest first (--json changes nothing here).
 
+    Events of unknown kinds and dropped ones are in it too, byte for byte: tailfold import restores the journal.
+
     Example:
 
       tailfold export r-1 --output r-1.jsonl
     """
-    with open_run(store, run) as opened:
+
+    def exported(opened: Store) -> Iterator[dict[str, Any]]:
+        return transfer.export(opened.log, run_named(opened, run), records=records)
+
+    with open_run(store, run, also=exported) as opened:
+        lines = (msgspec.json.encode(line) for line in exported(opened))
         if output is None:
-            for line in _lines(opened, run, records):
+            for line in lines:
                 write_line(line)
             return
         try:
             with output.open("xb") as file:
                 try:
-                    file.writelines(line + b"\n" for line in _lines(opened, run, records))
+                    file.writelines(line + b"\n" for line in lines)
                     file.flush()
                 except BaseException:
                     output.unlink()  # half an export is none
@@ -97,14 +125,66 @@ def export(
             raise BadArgument(f"cannot write {output}: {error.strerror}") from None
 
 
-def _lines(opened: Store, run: str, records: bool) -> Iterator[bytes]:
-    head = opened.head(run)
-    for row in opened.log.rows(run, after=0, upto=head.version):
-        for recorded in opened.log.recorded(row):
-            line = _line(recorded)
-            if records:
-                line["record"] = base64.b64encode(row.data).decode()
-            yield msgspec.json.encode(line)
+def import_run(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What export wrote; - reads standard input.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="RUN", help="Import under another id. Default: the id in FILE.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Import an exported journal, byte for byte: the same records, times, blobs and, under its own id, hashes.
+
+    The whole file is checked before anything is written. Killed on the way, the import is continued by the same
+    command. A run of that id with other events is a conflict (exit 9).
+
+    Examples:
+
+      tailfold import r-1.jsonl
+
+      ssh other tailfold export r-1 | tailfold import - --as r-1-copy
+    """
+    if name is not None:
+        check_stream_name(name)
+    with _seekable(file) as lines:
+        total = sum(1 for _ in lines)
+        lines.seek(0)
+        with counting("checking", total) as advance:
+            checked = transfer.check(lines, progress=advance)
+        lines.seek(0)
+        with open_to_start(store) as opened, counting("importing", total) as advance:
+            try:
+                done = transfer.import_stream(opened.log, checked, lines, name=name, progress=advance)
+            except KeyboardInterrupt:
+                note("interrupted; what was imported is kept. Go on with the same command")
+                raise
+    if as_json:
+        emit(done._asdict())
+    elif done.added == 0:
+        say(f"{done.stream} is there already: {done.events} events, head {done.head}")
+    else:
+        there = "" if done.added == done.events else f" ({done.events - done.added} were there already)"
+        say(f"imported {done.stream}: {done.events} events{there}, head {done.head}")
+
+
+@contextmanager
+def _seekable(file: str) -> Iterator[IO[bytes]]:
+    """Open *file*, or a copy of standard input, which has to be gone through twice."""
+    if file == "-":
+        with tempfile.TemporaryFile() as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.seek(0)
+            yield copy
+        return
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(Path(file).open("rb"))
+        except OSError as error:
+            raise BadArgument(f"cannot read {file}: {error.strerror}") from None
+        yield opened
 
 
 def _require_run(opened: Store, run: str) -> None:
@@ -114,34 +194,3 @@ def _require_run(opened: Store, run: str) -> None:
             f"stream {run!r} is no run (it begins with {first.kind!r}) of the shipped agent, so this command has"
             " no fold for it"
         )
-
-
-def _line(recorded: Recorded) -> dict[str, Any]:
-    return {
-        "stream": recorded.stream,
-        "version": recorded.version,
-        "position": recorded.position,
-        "id": recorded.event_id,
-        "time": time_text(recorded.time_ns),
-        "time_ns": recorded.time_ns,
-        "kind": recorded.kind,
-        "schema_version": recorded.schema_version,
-        "payload": _payload(recorded),
-        "opaque": isinstance(recorded.event, Opaque),
-        "causation": recorded.causation,
-        "correlation": recorded.correlation,
-        "hash": recorded.hash,
-    }
-
-
-def _payload(recorded: Recorded) -> Any:
-    event = recorded.event
-    if isinstance(event, Opaque):
-        return msgspec.to_builtins(event.builtins(), str_keys=True)
-    return msgspec.to_builtins(event, enc_hook=_blob, str_keys=True)
-
-
-def _blob(value: Any) -> Any:
-    if isinstance(value, Blob):
-        return {"blob": value.digest.hex(), "size": value.size}
-    raise TypeError(f"{type(value).__name__} cannot be shown")

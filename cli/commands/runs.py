@@ -17,24 +17,25 @@ import msgspec
 import typer
 from tailfold.cli.console import emit, note, one_line, plain, say, table, thinking, time_text
 from tailfold.cli.exits import Exit
+from tailfold.cli.listing import read_run_list
 from tailfold.cli.options import (
     STORE_DEFAULT,
     CatalogOption,
     JsonOption,
     RunArgument,
     StoreOption,
-    is_own_run,
-    open_all,
     open_run,
     open_to_resume,
     open_to_start,
     read_file,
+    run_named,
     store_path,
 )
 from tailfold.engine import Event, Store
 from tailfold.engine.agent.events import (
     ModelDecision,
     ModelFailed,
+    RunRedirected,
     RunStarted,
     ToolCalled,
     TurnStarted,
@@ -43,6 +44,7 @@ from tailfold.engine.agent.loop import Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
+from tailfold.engine.agent.run_list import RunRow
 from tailfold.engine.agent.runtime import OnEvent, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run
@@ -112,6 +114,26 @@ def run(
 
 def resume(
     run: RunArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|rules|ollama:NAME",
+            help="Go on with another model. Default: the run's.",
+            show_default=False,
+        ),
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Go on with another question; also for a fork of an ended run.", show_default=False
+        ),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Go on with another budget of model calls, spent ones included.", show_default=False
+        ),
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option(
@@ -125,26 +147,46 @@ def resume(
 ) -> None:
     """Take up a run where its journal ends: nothing that was done is done or paid for again.
 
-    The run keeps its model and the catalogue that it started with. A run that has ended is not driven again: its
-    answer is printed, and the exit code is 3.
+    The run keeps its model and the catalogue that it started with, unless it is told otherwise, which is written
+    into the journal. A run that has ended is not driven again: its answer is printed, and the exit code is 3. To
+    ask "what if", fork it first.
 
-    Example:
+    Examples:
 
       tailfold resume r-1
-    """
-    check_run_id(run)
 
-    async def work(opened: Store, on_event: OnEvent) -> RunState:
-        return await resume_run(
-            opened,
-            run,
-            _recorded_agent,
-            lambda name: named_model(name, rule),
-            take_over=take_over,
-            on_event=on_event,
-        )
+      tailfold fork r-1 --at 4 --as r-1-gemma && tailfold resume r-1-gemma --model ollama:gemma3
+    """
+    check_run_id(run.removeprefix(":"))
+    if question is not None:
+        check_question(question)
+    if max_turns is not None:
+        check_max_turns(max_turns)
+    if model is not None and model != "auto":
+        named_model(model, rule)
 
     with open_to_resume(store, run) as opened:
+        run = run_named(opened, run)
+
+        async def work(opened: Store, on_event: OnEvent) -> RunState:
+            name = model
+            if model == "auto":
+                chosen, why = await choose_model(model, rule)
+                note(f"run {run}, model {chosen.name}: {why}")
+                name = chosen.name
+            redirect = None
+            if (question, name, max_turns) != (None, None, None):
+                redirect = RunRedirected(question, name, max_turns)
+            return await resume_run(
+                opened,
+                run,
+                _recorded_agent,
+                lambda recorded: named_model(recorded, rule),
+                redirect=redirect,
+                take_over=take_over,
+                on_event=on_event,
+            )
+
         try:
             _drive(opened, run, work, kill_after, as_json, store)
         except RunEnded:
@@ -177,8 +219,9 @@ def replay(
 
       tailfold replay r-1 --live-tools --catalog changed.json
     """
-    check_run_id(run)
+    check_run_id(run.removeprefix(":"))
     with open_run(store, run) as opened:
+        run = run_named(opened, run)
         started = begin_of(opened, run)
         agent = _recorded_agent(started)
         if catalog is not None:
@@ -197,30 +240,60 @@ def replay(
 def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
     """List the runs: id, status, turns, events, last event, question.
 
+    It folds no run: it reads a projection that is kept in the store, and what was appended since. With --json also
+    the tokens, what the model was waited for (model_s, in seconds) and the last event; questions and answers are
+    cut to 500 characters.
+
     Example:
 
       tailfold list --json
     """
-    with open_all(store) as opened:
-        rows = []
-        for head in opened.streams():
-            if not is_own_run(opened, head.stream):
-                continue
-            state = opened.load(head.stream, run_fold).state
-            if as_json:
-                emit(_summary(head.stream, head.version, state) | {"updated": time_text(head.updated_ns)})
-            else:
-                status = state.reason or state.status
-                updated = time_text(head.updated_ns)[:19].replace("T", " ")
-                turns = f"{state.turn}/{state.max_turns}"
-                events = str(head.version)
-                question = one_line(state.question, 200)
-                rows.append((head.stream, status, turns, events, updated, question))
-        if not as_json:
-            if rows:
-                table(("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"), rows)
-            else:
-                note("no runs in this store")
+    rows = read_run_list(store)
+    if as_json:
+        for row in rows:
+            emit(_listed(row))
+    elif rows:
+        table(
+            ("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
+            [
+                (
+                    row.run,
+                    row.reason or row.status,
+                    f"{row.turns}/{row.max_turns}",
+                    str(row.events),
+                    time_text(row.updated_ns)[:19].replace("T", " "),
+                    one_line(row.question, 200),
+                )
+                for row in rows
+            ],
+        )
+    else:
+        note("no runs in this store")
+
+
+def _listed(row: RunRow) -> dict[str, Any]:
+    return {
+        "run": row.run,
+        "status": row.status,
+        "reason": row.reason,
+        "answer": row.answer,
+        "question": row.question,
+        "agent": row.agent,
+        "model": row.model,
+        "turns": row.turns,
+        "max_turns": row.max_turns,
+        "events": row.events,
+        "tool_calls": row.tool_calls,
+        "model_failures": row.model_failures,
+        "resumes": row.resumes,
+        "prompt_tokens": row.prompt_tokens,
+        "output_tokens": row.output_tokens,
+        "model_ms": row.model_ms,
+        "model_s": round(row.model_ns / 1e9, 6),
+        "last_event": row.last_kind,
+        "started": time_text(row.started_ns),
+        "updated": time_text(row.updated_ns),
+    }
 
 
 # -- driving ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table, time_text
 from tailfold.cli.exits import Exit
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_all, open_run
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_all, open_run, run_named
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.snapshot_report import SnapshotFinding, explain, prune, standing, verify_snapshots
@@ -28,6 +28,7 @@ def list_snapshots(run: RunArgument, as_json: JsonOption = False, store: StoreOp
       tailfold snapshots list r-1
     """
     with open_run(store, run) as opened:
+        run = run_named(opened, run)
         rows = list(standing(opened.snapshots, run))
         if as_json:
             for one in rows:
@@ -51,6 +52,7 @@ def explain_snapshots(run: RunArgument, as_json: JsonOption = False, store: Stor
       tailfold snapshots explain r-1
     """
     with open_run(store, run) as opened:
+        run = run_named(opened, run)
         begin_of(opened, run)
         found = explain(opened.snapshots, run, run_fold)
         if as_json:
@@ -94,7 +96,7 @@ def verify(
       tailfold snapshots verify
     """
     with open_run(store, run) if run is not None else open_all(store) as opened:
-        runs = [run] if run is not None else [head.stream for head in opened.streams()]
+        runs = [run_named(opened, run)] if run is not None else [head.stream for head in opened.streams()]
         total = sum(opened.head(name).version for name in runs)
         findings: list[SnapshotFinding] = []
         compared = checked = 0

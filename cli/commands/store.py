@@ -9,9 +9,8 @@ import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table
 from tailfold.cli.exits import Exit
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, store_path
+from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, run_named, store_path
 from tailfold.engine import Store
-from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import tag_of_record
@@ -66,6 +65,7 @@ def verify(
             emit({"sound": False, "streams": 0, "events": 0, "head": None, "version": None, "findings": findings})
         raise
     with open_store(store) as opened:
+        run = run_named(opened, run) if run is not None else None
         total = opened.head(run).version if run is not None else opened.usage()["events"]
         with progress_bar("verifying", total) as bar:
             advance = (lambda done: bar.advance(bar.task_ids[0], done)) if bar else None
@@ -112,7 +112,7 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
         kinds = {tag: {"events": counts[tag], "bytes": sizes[tag]} for tag in sorted(counts)}
         shown: dict[str, Any] = {
             "store": str(store_path(store)),
-            "format": FORMAT_VERSION,
+            "format": opened.format,
             **usage,
             "event_bytes": sum(sizes.values()),
             "bytes": _attributed(usage["tables"]),
@@ -122,7 +122,7 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
         if as_json:
             emit(shown)
             return
-        say(f"store {shown['store']}, format {FORMAT_VERSION}")
+        say(f"store {shown['store']}, format {opened.format}")
         say(f"{usage['streams']} streams, {usage['events']} events, {shown['event_bytes']} bytes of records,")
         say(f"file of {usage['file_bytes']} bytes")
         say("pages: " + ", ".join(f"{share} {size}" for share, size in shown["bytes"].items()))

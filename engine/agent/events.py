@@ -116,6 +116,19 @@ class RunResumed(Event, frozen=True):
     """The process whose lease was taken over because it died; None if it had let go in good order."""
 
 
+class RunRedirected(Event, frozen=True):
+    """Whoever took the run up asks for something else from here on: the "what if" of a fork.
+
+    Calls that had no result are set aside, and the model is told so.
+    """
+
+    kind = "run_redirected"
+    question: str | None = None
+    """The question from here on; None: as it was."""
+    model: str | None = None
+    max_turns: int | None = None
+
+
 class RunEnded(Event, frozen=True):
     """The last event of a run."""
 
@@ -134,6 +147,7 @@ AGENT_EVENTS: tuple[type[Event], ...] = (
     ToolError,
     AnswerRejected,
     RunResumed,
+    RunRedirected,
     RunEnded,
 )
 

@@ -15,6 +15,7 @@ from tailfold.engine.agent.events import (
     AGENT_UPCASTERS,
     ModelDecision,
     ModelFailed,
+    RunRedirected,
     RunResumed,
     ToolError,
     ToolResult,
@@ -76,7 +77,7 @@ class _Recording:
             self.take()
 
     def at_interruption(self) -> bool:
-        if isinstance(self.peek(), RunResumed):
+        if isinstance(self.peek(), RunResumed | RunRedirected):
             self.take()
             return True
         return False
@@ -121,7 +122,7 @@ class _RecordedEffects:
                     outcome = result
                 case ToolError(call_id=call_id, error=error) if call_id in waiting:
                     outcome = ToolErrorText(error)
-                case RunResumed():
+                case RunResumed() | RunRedirected():
                     return
                 case None:
                     raise RecordingEnds

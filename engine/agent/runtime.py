@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
-from tailfold.engine.agent.events import AGENT_UPCASTERS, RunResumed, RunStarted
+from tailfold.engine.agent.causes import Causes, causes_of
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunRedirected, RunResumed, RunStarted
 from tailfold.engine.agent.loop import (
     Agent,
     Model,
@@ -23,6 +24,7 @@ from tailfold.engine.agent.tools import Toolbox
 from tailfold.engine.errors import BadArgument, Conflict, RunEnded
 from tailfold.engine.events import Blob, Event
 from tailfold.engine.live import Live
+from tailfold.engine.log import event_id
 from tailfold.engine.names import check_run_id
 from tailfold.engine.store import Store
 
@@ -45,9 +47,10 @@ class RunExists(Conflict):
 class _LiveJournal:
     """The loop's journal on a store: durable first, then folded, then told."""
 
-    def __init__(self, live: Live[RunState], on_event: OnEvent | None) -> None:
+    def __init__(self, live: Live[RunState], on_event: OnEvent | None, causes: Causes | None = None) -> None:
         self._live = live
         self._on_event = on_event
+        self._causes = causes or Causes()
 
     @property
     def state(self) -> RunState:
@@ -59,9 +62,12 @@ class _LiveJournal:
 
     async def record(self, *events: Event) -> None:
         live = self._live
-        appended = await live.append_async(*events, causation=live.event_id, correlation=live.stream)
-        if self._on_event:
-            for version, event in enumerate(events, appended.first):
+        cause = self._causes.of(events[0], live.version)
+        causation = event_id(live.stream, cause) if cause else None
+        appended = await live.append_async(*events, causation=causation, correlation=live.stream)
+        for version, event in enumerate(events, appended.first):
+            self._causes.note(version, event)
+            if self._on_event:
                 self._on_event(version, event)
 
     def at_interruption(self) -> bool:
@@ -157,29 +163,42 @@ async def resume(
     make_agent: Callable[[RunStarted], Agent],
     make_model: Callable[[str], Model],
     *,
+    redirect: RunRedirected | None = None,
     take_over: bool = False,
     on_event: OnEvent | None = None,
 ) -> RunState:
     """Take run *run_id* up where its journal ends and drive it to its end; return the final state.
 
-    *make_agent* gets the first event, *make_model* the model's name in it. The new driver and the process it
-    took over from are recorded as run_resumed. Raises `StreamNotFound`, `errors.RunEnded`, `LeaseHeld`
-    (another process drives it; *take_over* pushes a holder aside that cannot be judged from here).
+    *make_agent* gets the first event, *make_model* the name of the model. The new driver and the process it
+    took over from are recorded as run_resumed. With *redirect* the run goes on with another question, model or
+    budget, recorded as well; a fork whose inherited history has ended is opened again by another question.
+    Raises `StreamNotFound`, `errors.RunEnded`, `LeaseHeld` (another process drives it; *take_over* pushes a holder
+    aside that cannot be judged from here).
     """
     started = begin_of(store, run_id)
     state = store.load(run_id, run_fold).state
-    if state.status == "ended":
-        raise RunEnded(run_id, str(state.reason))
-    agent, model = make_agent(started), make_model(started.model)
+    _check_open(store, run_id, state, redirect)
+    agent, model = make_agent(started), make_model((redirect and redirect.model) or state.model)
+    if redirect is not None and redirect.model is not None:
+        redirect = msgspec.structs.replace(redirect, model=model.name)
     with store.drive(run_id, take_over=take_over) as grant:
         live = store.live(run_id, run_fold, epoch=grant.epoch)
-        if live.state.status == "ended":  # by a driver that was faster than our look
-            raise RunEnded(run_id, str(live.state.reason))
-        journal = _LiveJournal(live, on_event)
-        await journal.record(RunResumed(grant.epoch, grant.previous.pid if grant.previous else None))
+        _check_open(store, run_id, live.state, redirect)  # a driver may have been faster than our look
+        journal = _LiveJournal(live, on_event, causes_of(store, run_id, live.state))
+        resumed = RunResumed(grant.epoch, grant.previous.pid if grant.previous else None)
+        await journal.record(*([resumed, redirect] if redirect is not None else [resumed]))
         state = await drive(agent, journal, _LiveEffects(model, agent.tools))
         live.snapshot()
         return state
+
+
+def _check_open(store: Store, run_id: str, state: RunState, redirect: RunRedirected | None) -> None:
+    """Raise `RunEnded` unless there is something to drive."""
+    if state.status != "ended":
+        return
+    head = store.head(run_id)
+    if redirect is None or redirect.question is None or head.base != head.version:
+        raise RunEnded(run_id, str(state.reason))
 
 
 def begin_of(store: Store, run_id: str) -> RunStarted:

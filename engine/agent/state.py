@@ -12,6 +12,7 @@ from tailfold.engine.agent.events import (
     ModelDecision,
     ModelFailed,
     RunEnded,
+    RunRedirected,
     RunResumed,
     RunStarted,
     ToolCall,
@@ -25,6 +26,8 @@ from tailfold.engine.errors import BadArgument
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.snapshots import Series
+
+SET_ASIDE = '{"error":"set aside: another question was asked before there was a result"}'
 
 Status = Literal["new", "running", "ended"]
 
@@ -146,6 +149,25 @@ def _(state: RunState, event: RunResumed) -> None:
     state.asking = False
     for open_call in state.open_calls:
         open_call.interrupted = True
+
+
+@run_fold.on(RunRedirected)
+def _(state: RunState, event: RunRedirected) -> None:
+    if event.model is not None:
+        state.model = event.model
+    if event.max_turns is not None:
+        state.max_turns = event.max_turns
+    state.failures_in_row = 0
+    if event.question is None:
+        return
+    # What the last turn wanted is about another question. A model that asked for calls is told of each what became
+    # of it, or it would wait for results that never come.
+    for call in [*(open_call.call for open_call in state.open_calls), *state.wanted]:
+        state.messages.append(Message("tool", SET_ASIDE, call_id=call.id, tool_name=call.name))
+    state.open_calls, state.wanted, state.proposal = [], [], None
+    state.question = event.question
+    state.messages.append(Message("user", event.question))
+    state.status, state.reason, state.answer = "running", None, None
 
 
 @run_fold.on(RunEnded)

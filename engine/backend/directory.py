@@ -17,16 +17,11 @@ _TRANSACTION_AT = 144
 def prepare(path: Path, create: bool) -> None:
     """Make sure that *path* is a store or may become one; refuse anything else untouched."""
     data = path / "data.mdb"
-    if path.is_dir():
-        if data.is_file() and data.stat().st_size > 0:
-            if create and is_unborn(data):
-                data.write_bytes(b"")  # LMDB begins anew with an empty file
-            return
-        others = sorted(entry.name for entry in path.iterdir() if entry.name not in _OWN_FILES)
-        if others:
-            raise StoreNotFound(str(path), f"the directory holds other things ({others[0]!r})")
-    elif path.exists():
-        raise StoreNotFound(str(path), "that is a file; a store is a directory")
+    if path.is_dir() and data.is_file() and data.stat().st_size > 0:
+        if create and is_unborn(data):
+            data.write_bytes(b"")  # LMDB begins anew with an empty file
+        return
+    check_vacant(path)
     if not create:
         raise StoreNotFound(str(path), "nothing is there")
     try:
@@ -34,6 +29,16 @@ def prepare(path: Path, create: bool) -> None:
         path.chmod(0o700)
     except OSError as error:
         raise StoreNotFound(str(path), f"it cannot be made ({error.strerror})") from None
+
+
+def check_vacant(path: Path) -> None:
+    """Raise `StoreNotFound` if something else than a store is at *path*; nothing is written."""
+    if path.is_dir():
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in _OWN_FILES)
+        if others:
+            raise StoreNotFound(str(path), f"the directory holds other things ({others[0]!r})")
+    elif path.exists():
+        raise StoreNotFound(str(path), "that is a file; a store is a directory")
 
 
 def is_unborn(data: Path) -> bool:

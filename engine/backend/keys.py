@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-from tailfold.engine.backend.port import HASH_BYTES
+from tailfold.engine.backend.port import HASH_BYTES, IdRow
 
 TABLES = (
     "meta",
@@ -28,7 +29,7 @@ TABLES = (
     "children",
     "checkpoints",
 )
-"""Every named database of a store. The last two are made now and filled by later releases."""
+"""Every named database of a store."""
 
 EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 """events: stream number, version, position, chain hash -> record bytes."""
@@ -46,8 +47,23 @@ ID_KEY = struct.Struct(f">Q{HASH_BYTES}s")
 SNAPSHOT_KEY = struct.Struct(f">Q8sQ{HASH_BYTES}s")
 """snapshots: stream number, hash of the fold's name, version, fold id -> row; chunks: digest -> packed."""
 
+LINEAGE_PAIR = struct.Struct(">QQ")
+"""In a stream row: stream number, last version."""
+LINEAGE_PAIRS_MAX = 64
+"""Pairs in a row; a longer lineage goes on in the row of the first pair. So a fork of any depth is a small row."""
+CHILD_KEY = struct.Struct(">QQQ")
+"""children: stream number, version of the fork, stream number of the fork -> nothing."""
+HEAD_PREFIX = b"head/"
+"""meta: this and a name -> the stream that the named head stands for."""
+DELETED_KEY = b"deleted"
+"""meta: the number of deleted streams, 8 bytes."""
+
 FORMAT_KEY = b"format"
 """meta: the format stamp -> `Stamp`."""
+ORIGIN_KEY = b"origin"
+"""meta: where a migrated store came from."""
+ORIGIN_PREFIX = b"origin/"
+"""meta: this and a stream's name -> where the stream stood in the source."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,16 +74,26 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hash: bytes
     created_ns: int
     updated_ns: int
+    lineage: bytes = b""
+    """Of a fork: `LINEAGE_PAIR`s, see `pairs`."""
+    deleted_ns: int = 0
+    """When the stream was deleted, or 0."""
+    reclaimed: int = 0
+    """Of a deleted stream: how many of its newest events were given back."""
 
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The lineage of a fork, oldest first: stream number, and the last version that stands under it.
 
-class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an idempotency key stands for."""
+        The first pair means that stream with its own lineage; each further one only what is stored under it.
+        """
+        return list(LINEAGE_PAIR.iter_unpack(self.lineage))
 
-    first: int
-    last: int
-    position: int
-    hash: bytes
-    content: bytes
+    @property
+    def base(self) -> int:
+        """The version after which its own events begin: 0, or where the fork left its parent."""
+        lineage = self.lineage
+        return int.from_bytes(lineage[-8:], "big") if lineage else 0
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -96,6 +122,21 @@ class SnapshotRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state, compressed."""
 
 
+class CheckpointRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a follower has come; with the state if it is a projection."""
+
+    position: int
+    """The last position that was handled; the last version if *stream* is named."""
+    stream: str | None
+    updated_ns: int
+    fold_id: bytes = b""
+    """The id of the projection's code; empty for a subscription."""
+    parts: dict[str, str] = {}
+    state_hash: bytes = b""
+    refs: bytes = b""
+    body: bytes = b""
+
+
 class EventKey(NamedTuple):
     """An event key taken apart."""
 
@@ -106,9 +147,19 @@ class EventKey(NamedTuple):
 
 
 encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_stream_row(row: StreamRow) -> bytes:
+    """Return the bytes of a head. Those of a stream that is no fork are as they were in format 1."""
+    if row.lineage or row.deleted_ns:
+        return encode(row)
+    return encode((row.name, row.version, row.hash, row.created_ns, row.updated_ns))
+
+
 decode_stream_row = msgspec.msgpack.Decoder(StreamRow).decode
 decode_id_row = msgspec.msgpack.Decoder(IdRow).decode
 decode_snapshot_row = msgspec.msgpack.Decoder(SnapshotRow).decode
+decode_checkpoint_row = msgspec.msgpack.Decoder(CheckpointRow).decode
 decode_stamp = msgspec.msgpack.Decoder(Stamp).decode
 
 
@@ -119,16 +170,35 @@ def split_event_key(key: bytes) -> EventKey:
     return EventKey(*EVENT_KEY.unpack(key))
 
 
+def id_hash(key: str) -> bytes:
+    """Return the hash of an idempotency key, which may have any length."""
+    return hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
+
+
 def id_key(stream: int, key: str) -> bytes:
-    """Build the key of an idempotency row; the user's key may have any length."""
-    digest = hashlib.blake2b(key.encode(), digest_size=HASH_BYTES, person=b"tailfold.key").digest()
-    return ID_KEY.pack(stream, digest)
+    """Build the key of an idempotency row."""
+    return ID_KEY.pack(stream, id_hash(key))
+
+
+def raised(stamp: bytes, format: int) -> bytes | None:
+    """Return *stamp* with the format raised to *format*; None if it is as high already."""
+    found = decode_stamp(stamp)
+    return encode(msgspec.structs.replace(found, format=format)) if found.format < format else None
 
 
 def refs_of_snapshot(row: bytes) -> list[bytes]:
     """Return the digests that a snapshot row refers to; a damaged row refers to nothing."""
+    return _refs(decode_snapshot_row, row)
+
+
+def refs_of_checkpoint(row: bytes) -> list[bytes]:
+    """Return the digests that a checkpoint row refers to; a damaged row refers to nothing."""
+    return _refs(decode_checkpoint_row, row)
+
+
+def _refs(decode: Callable[[bytes], SnapshotRow | CheckpointRow], row: bytes) -> list[bytes]:
     try:
-        refs = decode_snapshot_row(row).refs
+        refs = decode(row).refs
     except msgspec.MsgspecError:
         return []
     return [refs[i : i + HASH_BYTES] for i in range(0, len(refs), HASH_BYTES)]

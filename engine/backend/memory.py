@@ -7,121 +7,130 @@ checks, through the same rules. Reopening means passing the same object to anoth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.memory_forks import MemoryForks, StoredStream
 from tailfold.engine.backend.port import (
+    FORMAT_LEAST,
     Append,
     Appended,
+    CheckpointWrite,
     Collected,
     Durability,
     Head,
+    IdRow,
     Lease,
     Row,
     SnapshotKey,
     SnapshotWrite,
 )
-from tailfold.engine.errors import EngineError, RecordDamaged, StreamNotFound
+from tailfold.engine.errors import EngineError, RecordDamaged, StreamDeleted, StreamNotFound
 from tailfold.snapshots.chunks import reachable
 
 
-@dataclass(slots=True)
-class _Stream:
-    created_ns: int
-    updated_ns: int
-    rows: list[Row] = field(default_factory=list)
-    ids: dict[str, keys.IdRow] = field(default_factory=dict)
-    snapshots: dict[tuple[bytes, SnapshotKey], SnapshotWrite] = field(default_factory=dict)
-
-    def head(self, name: str) -> Head:
-        last = self.rows[-1]
-        return Head(name, last.version, last.hash, self.created_ns, self.updated_ns)
-
-
-class MemoryBackend:
+class MemoryBackend(MemoryForks):
     """`Backend` on plain dicts and lists. See the port for what each method promises."""
 
     def __init__(self) -> None:
         self.durability = Durability.RELAXED
         self._lock = threading.Lock()
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, StoredStream] = {}
         self._positions: list[tuple[str, int]] = []
         self._leases: dict[str, Lease] = {}
         self._kinds: dict[bytes, bytes] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._chunks: dict[bytes, bytes] = {}
+        stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
+        self._meta = {keys.FORMAT_KEY: keys.encode(stamp)}
+        self._checkpoints: dict[str, bytes] = {}
+        self._wakes: dict[object, Callable[[], None]] = {}
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
         with self._lock:
-            return [self._commit(append) for append in batch]
+            outcomes = [self._commit(append) for append in batch]
+        self._wake_all()
+        return outcomes
 
     def _commit(self, append: Append) -> Appended | EngineError:
         name = append.stream
         stream = self._streams.get(name)
-        version = len(stream.rows) if stream else 0
-        earlier = stream.ids.get(append.key) if stream and append.key is not None else None
+        if stream is not None and stream.deleted_ns:
+            return StreamDeleted(name)
+        version = stream.version if stream else 0
+        earlier = self._id(stream, keys.id_hash(append.key)) if stream and append.key is not None else None
         answer = rules.check(append, version, self._leases.get(name), earlier)
         if answer is not None:
             return answer
         if stream is None:
-            stream = self._streams[name] = _Stream(append.time_ns, append.time_ns)
-        last_hash = stream.rows[-1].hash if stream.rows else chain.seed(name)
+            created_ns = append.time_ns if append.created_ns is None else append.created_ns
+            stream = self._streams[name] = StoredStream(name, created_ns, append.time_ns, chain.seed(name))
+        written = append.snapshot is not None and self._put_snapshot(stream, append.snapshot)
         first = version + 1
         for data, digest in zip(append.records, append.digests, strict=True):
-            last_hash = chain.link(last_hash, digest)
+            stream.hash = chain.link(stream.hash, digest)
             version += 1
             self._positions.append((name, version))
-            stream.rows.append(Row(name, version, len(self._positions), last_hash, data))
-        written = append.snapshot is not None and self._put_snapshot(name, append.snapshot)
+            stream.rows.append(Row(name, version, len(self._positions), stream.hash, data, name))
         stream.updated_ns = append.time_ns
         self._blobs |= append.blobs
         for tag, description in append.schemas.items():
             self._kinds[keys.kind_key(tag, description)] = description
-        done = Appended(name, first, version, len(self._positions), last_hash, False, written)
+        self._meta |= append.meta
+        self._raise_format(append.format)
+        done = Appended(name, first, version, len(self._positions), stream.hash, False, written)
         if append.key is not None:
-            stream.ids[append.key] = keys.IdRow(first, version, done.position, last_hash, append.content)
+            row = IdRow(first, version, done.position, stream.hash, append.content)
+            stream.ids[keys.id_hash(append.key)] = row
         return done
 
     def head(self, stream: str) -> Head | None:  # noqa: D102
         with self._lock:
-            found = self._streams.get(stream)
-            return found.head(stream) if found else None
+            found = self._living(stream)
+            return found.head() if found else None
 
     def heads(self, *, after: str = "", limit: int = 1000) -> list[Head]:  # noqa: D102
         with self._lock:
-            names = sorted(self._streams, key=str.encode)
-            past = [name for name in names if name.encode() > after.encode()]
-            return [self._streams[name].head(name) for name in past[:limit]]
+            living = (name for name, stream in self._streams.items() if not stream.deleted_ns)
+            past = [name for name in sorted(living, key=str.encode) if name.encode() > after.encode()]
+            return [self._streams[name].head() for name in past[:limit]]
 
     def count(self) -> tuple[int, int]:  # noqa: D102
         with self._lock:
-            return len(self._streams), len(self._positions)
+            return sum(not stream.deleted_ns for stream in self._streams.values()), len(self._positions)
 
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:  # noqa: D102
         with self._lock:
-            if stream not in self._streams:
+            found = self._living(stream)
+            if found is None:
                 raise StreamNotFound(stream)
-            found = [row.data for row in self._streams[stream].rows[after:upto]]
-            if len(found) < upto - after:
-                raise RecordDamaged(stream, after + len(found) + 1, "the event is missing")
-            return found
+            page = [row.data for row in self._inherited(found, after, upto)]
+            if len(page) < upto - after:
+                raise RecordDamaged(stream, after + len(page) + 1, "the event is missing")
+            return page
 
     def rows(  # noqa: D102
         self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False
     ) -> list[Row]:
         with self._lock:
-            found = self._streams.get(stream)
+            found = self._living(stream)
             if found is None or upto <= after or limit <= 0:
                 return []
-            rows = found.rows[after:upto]
+            rows = self._inherited(found, after, upto)
             return rows[::-1][:limit] if backwards else rows[:limit]
 
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:  # noqa: D102
         with self._lock:
-            where = self._positions[after : after + limit]
-            return [self._streams[name].rows[version - 1] for name, version in where]
+            found: list[Row] = []
+            for name, version in self._positions[after:] if limit > 0 else ():
+                stream = self._streams[name]
+                if version <= stream.base + len(stream.rows):  # else a sweep gave the event back
+                    found.append(stream.rows[version - stream.base - 1])
+                if len(found) == limit:
+                    break
+            return found
 
     def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:  # noqa: D102
         with self._lock:
@@ -153,49 +162,85 @@ class MemoryBackend:
             self._leases[stream] = new
             return True
 
-    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:  # noqa: D102
+    def ids(self, stream: str) -> list[tuple[bytes, IdRow]]:  # noqa: D102
         with self._lock:
-            return self._snapshot_keys(stream, fold, upto)
+            found = self._streams.get(stream)
+            return sorted(found.ids.items(), key=lambda item: item[0]) if found else []
 
-    def _snapshot_keys(self, stream: str, fold: bytes, upto: int) -> list[SnapshotKey]:
-        found = self._streams.get(stream)
-        held = found.snapshots if found else {}
-        return sorted((k for f, k in held if f == fold and k.version <= upto), reverse=True)
+    def meta(self, prefix: bytes) -> dict[bytes, bytes]:  # noqa: D102
+        with self._lock:
+            return {key: row for key, row in sorted(self._meta.items()) if key.startswith(prefix)}
+
+    def put(  # noqa: D102
+        self,
+        *,
+        meta: Mapping[bytes, bytes] | None = None,
+        blobs: Mapping[bytes, bytes] | None = None,
+        schemas: Sequence[tuple[str, bytes]] = (),
+        ids: Mapping[str, Mapping[bytes, IdRow]] | None = None,
+    ) -> None:
+        with self._lock:
+            for stream in ids or ():
+                if stream not in self._streams:
+                    raise StreamNotFound(stream)
+            for stream, rows in (ids or {}).items():
+                self._streams[stream].ids |= rows
+            self._meta |= meta or {}
+            self._blobs = {**(blobs or {}), **self._blobs}
+            for tag, description in schemas:
+                self._kinds[keys.kind_key(tag, description)] = description
+
+    def snapshot_keys(  # noqa: D102
+        self, stream: str, fold: bytes, *, upto: int, own: bool = False
+    ) -> Iterator[SnapshotKey]:
+        with self._lock:
+            found = self._living(stream)
+            held: list[SnapshotKey] = []
+            for part, after, top in self._parts_back(found, 0, upto) if found else ():
+                if own and part is not found:
+                    break
+                held += [key for key in self._snapshot_keys(part, fold, top) if key.version > after]
+        yield from held
+
+    def _snapshot_keys(self, stream: StoredStream, fold: bytes, upto: int) -> list[SnapshotKey]:
+        return sorted((k for f, k in stream.snapshots if f == fold and k.version <= upto), reverse=True)
 
     def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:  # noqa: D102
         with self._lock:
-            found = self._streams.get(stream)
-            held = found.snapshots.get((fold, key)) if found else None
+            found = self._living(stream)
+            owner = self._owner(found, key.version) if found else None
+            held = owner.snapshots.get((fold, key)) if owner else None
             return held.row if held else None
 
     def folds(self, stream: str) -> list[bytes]:  # noqa: D102
         with self._lock:
-            found = self._streams.get(stream)
+            found = self._living(stream)
             return sorted({fold for fold, _ in found.snapshots}) if found else []
 
     def put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:  # noqa: D102
         with self._lock:
-            return self._put_snapshot(stream, snapshot)
+            found = self._living(stream)
+            return found is not None and self._put_snapshot(found, snapshot)
 
-    def _put_snapshot(self, stream: str, snapshot: SnapshotWrite) -> bool:
-        found = self._streams.get(stream)
+    def _put_snapshot(self, stream: StoredStream, snapshot: SnapshotWrite) -> bool:
         version = snapshot.key.version
-        if found is None or not 1 <= version <= len(found.rows):
+        if not 1 <= version <= stream.version:
             return False
-        if found.rows[version - 1].hash != snapshot.hash:
+        owner = self._owner(stream, version)
+        if owner.rows[version - owner.base - 1].hash != snapshot.hash:
             return False
         if any(ref not in snapshot.chunks and ref not in self._chunks for ref in snapshot.needs):
             return False
         self._chunks = {**snapshot.chunks, **self._chunks}
-        found.snapshots[snapshot.fold, snapshot.key] = snapshot
-        keys_now = self._snapshot_keys(stream, snapshot.fold, len(found.rows))
-        for key in rules.superseded(keys_now, snapshot.key.fold_id, len(found.rows)):
-            del found.snapshots[snapshot.fold, key]
+        owner.snapshots[snapshot.fold, snapshot.key] = snapshot
+        keys_now = self._snapshot_keys(owner, snapshot.fold, owner.version)
+        for key in rules.superseded(keys_now, snapshot.key.fold_id, owner.version):
+            del owner.snapshots[snapshot.fold, key]
         return True
 
     def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:  # noqa: D102
         with self._lock:
-            found = self._streams.get(stream)
+            found = self._living(stream)
             gone = [found.snapshots.pop((fold, key), None) for key in dropped] if found else []
             return sum(one is not None for one in gone)
 
@@ -211,11 +256,47 @@ class MemoryBackend:
         with self._lock:
             rows = [w.row for s in self._streams.values() for w in s.snapshots.values()]
             roots = [ref for row in rows for ref in keys.refs_of_snapshot(row)]
+            roots += [ref for row in self._checkpoints.values() for ref in keys.refs_of_checkpoint(row)]
             live = reachable(roots, self._chunks.get)
             dead = {ref: data for ref, data in self._chunks.items() if ref not in live}
             if not dry_run:
                 self._chunks = {ref: data for ref, data in self._chunks.items() if ref in live}
             return Collected(len(dead), sum(map(len, dead.values())))
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        token = object()
+        self._wakes[token] = wake
+        return lambda: (self._wakes.pop(token, None), None)[1]
+
+    def _wake_all(self) -> None:
+        for wake in list(self._wakes.values()):
+            wake()
+
+    def checkpoint(self, name: str) -> bytes | None:  # noqa: D102
+        with self._lock:
+            return self._checkpoints.get(name)
+
+    def checkpoints(self) -> list[tuple[str, bytes]]:  # noqa: D102
+        with self._lock:
+            return sorted(self._checkpoints.items(), key=lambda item: item[0].encode())
+
+    def put_checkpoint(self, name: str, write: CheckpointWrite) -> bool:  # noqa: D102
+        with self._lock:
+            last = len(self._positions)
+            if write.stream is not None:
+                found = self._streams.get(write.stream)
+                last = len(found.rows) if found else 0
+            if not rules.may_replace(name, self._checkpoints.get(name), write, last):
+                return False
+            if any(ref not in write.chunks and ref not in self._chunks for ref in write.needs):
+                return False
+            self._chunks = {**write.chunks, **self._chunks}
+            self._checkpoints[name] = write.row
+            return True
+
+    def drop_checkpoint(self, name: str) -> bool:  # noqa: D102
+        with self._lock:
+            return self._checkpoints.pop(name, None) is not None
 
     def usage(self) -> dict[str, Any]:  # noqa: D102
         with self._lock:
@@ -228,12 +309,17 @@ class MemoryBackend:
                     "bytes": sum(len(w.row) for s in self._streams.values() for w in s.snapshots.values()),
                 },
                 "chunks": {"rows": len(self._chunks), "bytes": sum(map(len, self._chunks.values()))},
+                "checkpoints": {
+                    "rows": len(self._checkpoints),
+                    "bytes": sum(map(len, self._checkpoints.values())),
+                },
                 "blobs": {"rows": len(self._blobs), "bytes": sum(map(len, self._blobs.values()))},
             }
-            return {"tables": tables, "file_bytes": 0, "map_bytes": 0}
+            return {"tables": tables, "events": len(sizes), "file_bytes": 0, "map_bytes": 0}
 
     def check(self) -> list[str]:  # noqa: D102
         return []
 
     def close(self) -> None:
         """Keep the rows: this object is what reopening means here."""
+        self._wake_all()

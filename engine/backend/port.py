@@ -8,15 +8,19 @@ state machine (tests/test_model_agreement.py), so neither may be laxer than the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from tailfold.engine.errors import EngineError
 
-FORMAT_VERSION = 1
-"""The on-disk format that this release writes, and the newest that it reads (I10)."""
+FORMAT_VERSION = 3
+"""The newest on-disk format that this release reads (I10)."""
+FORMAT_FORKS = 3
+"""The least format that has forks and deleted streams."""
+FORMAT_LEAST = 1
+"""What a new store is stamped with. An append that needs more raises the stamp (`Append.format`)."""
 
 ANY = -1
 """Expected version: append wherever the stream ends, also to a new stream."""
@@ -65,6 +69,30 @@ class Collected(NamedTuple):
     bytes: int
 
 
+class IdRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an idempotency key stands for."""
+
+    first: int
+    last: int
+    position: int
+    hash: bytes
+    content: bytes
+
+
+class CheckpointWrite(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint ready to write: how far a subscription or projection has handled the store, or one stream."""
+
+    position: int
+    """The last position that was handled; the last version if *stream* is named."""
+    row: bytes
+    """`keys.CheckpointRow`, with the state of a projection."""
+    stream: str | None = None
+    chunks: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    needs: Sequence[bytes] = ()
+    reset: bool = False
+    """Write whatever stands there: also a later position, or one of other code."""
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """One append, ready to commit: the unit that is whole or absent (I5)."""
 
@@ -88,6 +116,12 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """A snapshot of the stream as it is before this append; written in the same transaction."""
     schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     """Description of the fields by tag, for every kind that this process writes for the first time."""
+    format: int = FORMAT_LEAST
+    """The least format that can hold the records. A lower stamp is raised to it in the same transaction."""
+    created_ns: int | None = None
+    """When the stream began, if this append makes it and copies events; by default `time_ns`."""
+    meta: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    """Rows of the table `meta` that are written with it."""
 
 
 class Appended(NamedTuple):
@@ -116,16 +150,65 @@ class Head(NamedTuple):
     hash: bytes
     created_ns: int
     updated_ns: int
+    base: int = 0
+    """Of a fork, the version at which it left its parent: its own events come after. Else 0."""
 
 
 class Row(NamedTuple):
     """One stored record with what its key says."""
 
     stream: str
+    """The stream that was asked for."""
     version: int
     position: int
     hash: bytes
     data: bytes
+    origin: str
+    """The stream that the event was appended to: an ancestor, if `stream` is a fork and inherited it."""
+
+
+class Piece(NamedTuple):
+    """A part of a lineage: the events of *stream* with after < version <= upto."""
+
+    stream: str
+    after: int
+    upto: int
+    deleted: bool
+    """True if only forks keep it: the stream itself was deleted."""
+
+
+class Child(NamedTuple):
+    """A fork, as its parent sees it."""
+
+    stream: str
+    at: int
+    """The last version that it shares with its parent."""
+    deleted: bool
+
+
+class Tombstone(NamedTuple):
+    """What remains of a deleted stream."""
+
+    stream: str
+    base: int
+    """Its own events begin after this version; what is before belongs to its ancestors."""
+    kept: int
+    """Its own events that are still there: those with base < version <= kept."""
+    version: int
+    """The version that it had."""
+    deleted_ns: int
+    base_hash: bytes
+    """Chain hash at `base`; empty if that is 0, or if no own event is kept."""
+
+
+class Swept(NamedTuple):
+    """What a sweep took, or would take."""
+
+    events: int
+    event_bytes: int
+    snapshots: int
+    blobs: int
+    blob_bytes: int
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
@@ -164,13 +247,22 @@ class Backend(Protocol):
         """
 
     def head(self, stream: str) -> Head | None:
-        """Return the head of *stream*, or None if no event was ever appended to it."""
+        """Return the head of *stream*, or None if there never was one. Raises `StreamDeleted` for a tombstone.
+
+        So do all methods below that take the name of a stream, unless they say otherwise.
+        """
 
     def heads(self, *, after: str = "", limit: int = 1000) -> list[Head]:
-        """Return up to *limit* heads in byte order of their names, from the first name past *after*."""
+        """Return up to *limit* heads in byte order of their names, from the first name past *after*.
+
+        Deleted streams have none.
+        """
 
     def count(self) -> tuple[int, int]:
-        """Return (number of streams, last position). The last position is the number of events (I2)."""
+        """Return (number of streams, last position), deleted streams apart.
+
+        The last position is the number of events that were ever appended (I2).
+        """
 
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:
         """Return the record bytes of versions *after*+1..*upto*, in order: the fold's read.
@@ -185,7 +277,11 @@ class Backend(Protocol):
         """
 
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:
-        """Return up to *limit* rows of the whole store with position > *after*, in commit order."""
+        """Return up to *limit* rows of the whole store with position > *after*, in commit order.
+
+        Events that a sweep gave back are passed over, so positions may have gaps. Rows stand under the streams
+        that they were appended to.
+        """
 
     def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:
         """Return the (stream, version) that each of *positions* stands for, or None (I3)."""
@@ -205,10 +301,82 @@ class Backend(Protocol):
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:
         """Replace the lease row if it is still *seen*; return whether it was. Durable on return."""
 
+    # -- copying stores: what migration needs beside appends.
+
+    def ids(self, stream: str) -> list[tuple[bytes, IdRow]]:
+        """Return every idempotency row of *stream* under the hash of its key, in order of the hashes."""
+
+    def meta(self, prefix: bytes) -> dict[bytes, bytes]:
+        """Return the rows of `meta` whose keys begin with *prefix*; ``format`` is the stamp."""
+
+    def put(
+        self,
+        *,
+        meta: Mapping[bytes, bytes] | None = None,
+        blobs: Mapping[bytes, bytes] | None = None,
+        schemas: Sequence[tuple[str, bytes]] = (),
+        ids: Mapping[str, Mapping[bytes, IdRow]] | None = None,
+    ) -> None:
+        """Write rows that come with no append, in one transaction; durable on return.
+
+        Blobs and descriptions that are there already stay; other rows are replaced. Idempotency rows are given
+        by stream, under the hash of the key; raises `StreamNotFound`, with nothing written, if it has no events.
+        """
+
+    # -- forks: a stream that begins as its parent was at a version. What is shared is stored once.
+
+    def fork(
+        self, stream: str, *, at: int, name: str, time_ns: int, head: tuple[str, str | None] | None = None
+    ) -> Head:
+        """Make *name* a stream that has versions 1..*at* of *stream*, and goes on by itself; return its head.
+
+        One small row, whatever the length (I11); durable on return, absent or whole after a crash. With
+        *head*, (name, expected), the named head is moved from *expected* to the fork in the same transaction.
+        Raises `StreamNotFound`, `StreamExists` or `HeadMoved`; nothing is changed then.
+        """
+
+    def lineage(self, stream: str) -> list[Piece]:
+        """Return where the events of *stream* stand, oldest first; the last piece is its own, maybe empty."""
+
+    def children(self, stream: str) -> list[Child]:
+        """Return the forks of *stream* in the order of their versions; also of a deleted one."""
+
+    def named_heads(self) -> dict[str, str]:
+        """Return the stream that each named head stands for."""
+
+    def move_head(self, name: str, to: str | None, *, expected: str | None) -> None:
+        """Let a named head stand for *to* (None: drop it) if it stands for *expected* (None: there is none).
+
+        Durable on return. Raises `HeadMoved`, or `StreamNotFound` for *to*.
+        """
+
+    def delete(self, stream: str, *, time_ns: int, reroot: bool = False, drop_heads: bool = False) -> None:
+        """Delete *stream*: nobody can read or append to it any more, and its name stays taken.
+
+        Durable on return. Its events are given back by `sweep`, up to what forks need. Raises `StreamNeeded` if
+        a living fork rests on it unless *reroot*, or a named head stands for it unless *drop_heads*.
+        """
+
+    def tombstones(self) -> list[Tombstone]:
+        """Return what remains of deleted streams, in order of their making."""
+
+    def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
+        """Return up to *limit* of the rows that are stored under *stream* itself, deleted or not."""
+
+    def sweep(self, refs_in: Callable[[bytes], list[bytes]], *, dry_run: bool = False) -> Swept:
+        """Give back the events of deleted streams that no living stream needs, and blobs that no event names.
+
+        *refs_in* gives the digests of the blobs that a record refers to. One transaction: writers wait.
+        """
+
     # -- snapshots: derived data. Losing all of it changes no answer (I14).
 
-    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:
-        """Return the keys of the snapshots of *fold* at versions <= *upto*, newest first."""
+    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int, own: bool = False) -> Iterator[SnapshotKey]:
+        """Yield the keys of the snapshots of *fold* at versions <= *upto*, newest first.
+
+        Those of ancestors serve a fork, up to where it left them; with *own* they are left out. Read piece by
+        piece: between two of them, rows may come and go.
+        """
 
     def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:
         """Return the row of a snapshot, or None."""
@@ -233,7 +401,33 @@ class Backend(Protocol):
         """Write packed chunks over whatever stands under their digests: the repair of lost or damaged ones."""
 
     def collect_chunks(self, *, dry_run: bool = False) -> Collected:
-        """Delete every chunk that no snapshot reaches, in one transaction; with *dry_run*, only count."""
+        """Delete every chunk that no snapshot and no checkpoint reaches, in one transaction; or only count."""
+
+    # -- followers: waiting for events, and how far each has come.
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call *wake* soon (within 50 ms) after anybody, in any process, has committed; return what ends that.
+
+        *wake* is called from any thread, also for nothing, and must be quick and not raise. Who is woken looks
+        for itself. A watch costs no busy waiting; while nobody watches there is no thread. Closing the backend
+        wakes everyone once.
+        """
+
+    def checkpoint(self, name: str) -> bytes | None:
+        """Return the row of a checkpoint, or None."""
+
+    def checkpoints(self) -> list[tuple[str, bytes]]:
+        """Return (name, row) of every checkpoint in byte order of the names."""
+
+    def put_checkpoint(self, name: str, write: CheckpointWrite) -> bool:
+        """Write a checkpoint, with the chunks of its state, in one transaction; durable on return.
+
+        Raises `BadArgument` if its position is past the last one of the store or stream (I8). Returns False,
+        with nothing written, if `rules.may_replace` says no or a needed chunk is not there.
+        """
+
+    def drop_checkpoint(self, name: str) -> bool:
+        """Delete a checkpoint; return whether it was there. Its chunks stay until `collect_chunks`."""
 
     def usage(self) -> dict[str, Any]:
         """Return sizes in bytes and row counts by table, for people to look at."""

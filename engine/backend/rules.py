@@ -7,8 +7,18 @@
 
 from __future__ import annotations
 
-from tailfold.engine.backend.keys import IdRow
-from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Lease, SnapshotKey
+import msgspec
+from tailfold.engine.backend.keys import decode_checkpoint_row
+from tailfold.engine.backend.port import (
+    ANY,
+    EXISTS,
+    Append,
+    Appended,
+    CheckpointWrite,
+    IdRow,
+    Lease,
+    SnapshotKey,
+)
 from tailfold.engine.errors import BadArgument, EngineError, Fenced, KeyReused, WrongVersion
 from tailfold.snapshots import retention
 
@@ -33,6 +43,25 @@ def check(
     if expected == version or expected == ANY or (expected == EXISTS and version > 0):
         return None
     return WrongVersion(append.stream, "EXISTS" if expected == EXISTS else expected, version)
+
+
+def may_replace(name: str, stored: bytes | None, write: CheckpointWrite, last: int) -> bool:
+    """Say whether a checkpoint may be written over what is *stored*; *last* is the last position there is.
+
+    It goes forward, and never over another subscription's or other code's, unless it is a reset. What cannot be
+    read any more is written over. Raises `BadArgument` past the last position (I8).
+    """
+    if not 0 <= write.position <= last:
+        raise BadArgument(f"checkpoint {name!r}: position {write.position} is not in 0..{last}, what there is (I8)")
+    if stored is None or write.reset:
+        return True
+    try:
+        theirs = decode_checkpoint_row(stored)
+    except msgspec.MsgspecError:
+        return True
+    ours = decode_checkpoint_row(write.row)
+    same = (theirs.stream, theirs.fold_id) == (ours.stream, ours.fold_id)
+    return same and theirs.position <= ours.position
 
 
 def superseded(newest_first: list[SnapshotKey], fold_id: bytes, head: int) -> list[SnapshotKey]:

@@ -15,21 +15,36 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tailfold.engine import Blob, Store
+import msgspec
+from tailfold.engine import Blob, Event, Store
+from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.agent.models import RuleModel
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
 from tailfold.engine.backend.port import FORMAT_VERSION
+from tailfold.engine.migration import Schema, migrate
 from tailfold.snapshots import state_hash
 
+from tests import shop
 from tests.domain import Attached, Deposited, Noted, Withdrawn, account
 
 FOLDER = Path(__file__).parent
+EVENTS: list[type[Event]] = [*AGENT_EVENTS, Deposited, Noted, Withdrawn, Attached]
+
+
+SHOP: list[type[Event]] = [shop.Paid, shop.Sent, shop.Rated, shop.Grown, shop.Filed]
+"""The current events of the shop, but for one whose kind the account has as well."""
 
 
 def facts(store: Store) -> dict[str, Any]:
     """Return what every later release has to find in the store."""
+    more: dict[str, Any] = {}
+    if store.backend.head("shop") is not None:  # since format 2
+        more["shop"] = [
+            [r.version, r.sub, r.kind, r.stored, msgspec.to_builtins(r.event, enc_hook=_shown)]
+            for r in store.read("shop")
+        ]
     run = store.load("r-1", run_fold).state
     heads = {head.stream: [head.version, head.hash.hex()] for head in store.streams()}
     return {
@@ -37,7 +52,12 @@ def facts(store: Store) -> dict[str, Any]:
         "account": state_hash(store.load("account", account).state),
         "run": [run.status, run.turn, run.answer],
         "events": store.backend.count()[1],
+        **more,
     }
+
+
+def _shown(value: Any) -> Any:
+    return value.data.decode() if isinstance(value, Blob) else repr(value)
 
 
 def main() -> None:
@@ -54,6 +74,20 @@ def main() -> None:
             agent = comparetiers(shipped(), "shipped")
             question = "How much is Notion Plus for 5 seats, billed monthly?"
             asyncio.run(start(store, "r-1", agent, RuleModel(rule), question))
+            old_shop = Store.open(backend=store.backend, events=shop.OLD, clock=lambda: next(clock))
+            parts = [shop.OldPaid(3), shop.OldMoved(5, "bob"), shop.OldBasket([1, 2]), shop.Pinged(1)]
+            old_shop.append("shop", [*parts, shop.OldRated(4)], expected=0, key="k")
+            old_shop.append("shop", [shop.Foreign({"x": [1, None]}), shop.OldGrown(2)], expected=5, key="k2")
+            old_shop.append("shop", shop.Filed("b.txt", Blob(b"more")), expected=7, key="k3")
+        made = Path(folder) / "migrated"
+        steps = Schema(shop.upcasters, (shop.till,))
+        migrated = migrate(
+            path, made, lambda stream: steps if stream == "shop" else None, clock=lambda: next(clock)
+        )
+        assert migrated.sound
+        assert migrated.format == FORMAT_VERSION
+        path = made
+        with Store.open(path, events=[*SHOP, *EVENTS]) as store:
             found = facts(store)
         target.mkdir()
         (target / "data.mdb.gz").write_bytes(gzip.compress((path / "data.mdb").read_bytes(), mtime=0))

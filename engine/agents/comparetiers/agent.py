@@ -55,6 +55,10 @@ def comparetiers(catalogue: bytes, origin: str) -> Agent:
     )
 
 
+REJECTION = "No tool returned"
+"""How the message begins that tells a model that its answer was refused."""
+
+
 def unsupported_amounts(state: RunState, answer: str) -> str | None:
     """Say which amounts of *answer* no tool returned in this run, or None if all are supported."""
     stated = {match.group(): _amount(match) for match in _AMOUNT.finditer(answer)}
@@ -74,7 +78,7 @@ def unsupported_amounts(state: RunState, answer: str) -> str | None:
     if not wrong:
         return None
     return (
-        f"No tool returned {', '.join(wrong)}. Call the tools for what you need, then answer again with"
+        f"{REJECTION} {', '.join(wrong)}. Call the tools for what you need, then answer again with"
         " amounts that they returned, exactly."
     )
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tailfold.engine.agent.events import ToolCall
 from tailfold.engine.agent.loop import Reply
-from tailfold.engine.agent.messages import ModelRequest
+from tailfold.engine.agent.messages import Message, ModelRequest
+from tailfold.engine.agents.comparetiers.agent import REJECTION
 
 _SEATS = re.compile(
     r"(?<![\d,.-])(\d[\d,]*+)[\s-]*+(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
@@ -186,9 +188,14 @@ class Asked(NamedTuple):
 
 def rule(request: ModelRequest) -> Reply:
     """Return the next reply: look the products up, have the prices computed, answer."""
-    question = next(m.content for m in request.messages if m.role == "user")
+    messages = request.messages
+    # The newest question: a run may be asked another one on its way. Refused answers come as user messages too.
+    asked_at = max(
+        i for i, m in enumerate(messages) if m.role == "user" and (i == 0 or not m.content.startswith(REJECTION))
+    )
+    question = messages[asked_at].content
     asked = understand(question)
-    results = _results(request)
+    results = _results(messages[asked_at:])
     if not asked.phrases:
         return Reply(
             "I am the built-in rules, not a language model, and found no product in the question. Ask, for"
@@ -232,13 +239,9 @@ def understand(question: str) -> Asked:
     )
 
 
-def _results(request: ModelRequest) -> list[tuple[ToolCall, dict[str, Any]]]:
-    calls = {call.id: call for m in request.messages for call in m.tool_calls}
-    return [
-        (calls[m.call_id], json.loads(m.content))
-        for m in request.messages
-        if m.role == "tool" and m.call_id in calls
-    ]
+def _results(messages: Sequence[Message]) -> list[tuple[ToolCall, dict[str, Any]]]:
+    calls = {call.id: call for m in messages for call in m.tool_calls}
+    return [(calls[m.call_id], json.loads(m.content)) for m in messages if m.role == "tool" and m.call_id in calls]
 
 
 def _look_up(asked: Asked) -> Reply:

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
+from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
+from tailfold.engine.backend.lmdb.forks import ForkRows, Part
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
+    FORMAT_LEAST,
     Append,
     Appended,
     Durability,
     Head,
+    IdRow,
     Lease,
     Row,
 )
@@ -26,6 +31,7 @@ from tailfold.engine.errors import (
     RecordDamaged,
     StoreClosed,
     StoreDamaged,
+    StreamDeleted,
     StreamNotFound,
 )
 
@@ -40,7 +46,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(SnapshotRows):
+class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -64,8 +70,10 @@ class LmdbBackend(SnapshotRows):
         table = self._shared.tables
         self._names, self._streams, self._events = table["names"], table["streams"], table["events"]
         self._positions, self._ids, self._leases = table["positions"], table["ids"], table["leases"]
-        self._kinds, self._blobs = table["kinds"], table["blobs"]
+        self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
+        self._children = table["children"]
+        self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------
 
@@ -107,7 +115,8 @@ class LmdbBackend(SnapshotRows):
         there = self._streams_of(txn, {append.stream for append in batch})
         event_rows: list[tuple[bytes, bytes]] = []
         position_rows: list[tuple[bytes, bytes]] = []
-        id_rows: dict[bytes, keys.IdRow] = {}
+        id_rows: dict[bytes, IdRow] = {}
+        format_needed = FORMAT_LEAST
         pack_event, pack_position = keys.EVENT_KEY.pack, keys.POSITION_KEY.pack
         pack_where, link = keys.POSITION_ROW.pack, chain.link
         position = self._last_position(txn)
@@ -116,12 +125,17 @@ class LmdbBackend(SnapshotRows):
             name = append.stream
             known = touched.get(name) or there.get(name)
             number, row = known if known is not None else (0, None)
+            if row is not None and row.deleted_ns:
+                outcomes.append(StreamDeleted(name))
+                continue
             version = row.version if row is not None else 0
             lease = self._lease(txn, name) if append.epoch is not None else None
             earlier = None
             if append.key is not None and row is not None:
                 id_key = keys.id_key(number, append.key)
                 earlier = id_rows.get(id_key) or self._id(txn, id_key)
+                if earlier is None and row.lineage:
+                    earlier = self._inherited_id(txn, number, row, append.key)
             answer = rules.check(append, version, lease, earlier)
             if answer is not None:
                 outcomes.append(answer)
@@ -130,7 +144,8 @@ class LmdbBackend(SnapshotRows):
                 if next_number is None:
                     next_number = self._last_number(txn)
                 next_number += 1
-                number, last_hash, created_ns = next_number, chain.seed(name), append.time_ns
+                number, last_hash = next_number, chain.seed(name)
+                created_ns = append.time_ns if append.created_ns is None else append.created_ns
                 txn.put(name.encode(), keys.STREAM_KEY.pack(number), db=self._names)
             else:
                 last_hash, created_ns = row.hash, row.created_ns
@@ -146,19 +161,23 @@ class LmdbBackend(SnapshotRows):
             snapshot = append.snapshot
             if snapshot is not None and row is not None:
                 at_head = (snapshot.key.version, snapshot.hash) == (row.version, row.hash)
-                written = at_head and self._put_snapshot(txn, number, row.version, snapshot)
+                written = at_head and self._put_snapshot(txn, *self._owner(txn, number, row, row.version), snapshot)
+            lineage = row.lineage if row is not None else b""
             touched[name] = (
                 number,
-                keys.StreamRow(name, version, last_hash, created_ns, append.time_ns),
+                keys.StreamRow(name, version, last_hash, created_ns, append.time_ns, lineage),
             )
             if append.key is not None:
-                id_rows[keys.id_key(number, append.key)] = keys.IdRow(
+                id_rows[keys.id_key(number, append.key)] = IdRow(
                     first, version, position, last_hash, append.content
                 )
             for digest, content in append.blobs.items():
                 txn.put(digest, content, overwrite=False, db=self._blobs)
             for tag, description in append.schemas.items():
                 txn.put(keys.kind_key(tag, description), description, overwrite=False, db=self._kinds)
+            for meta_key, meta_row in append.meta.items():
+                txn.put(meta_key, meta_row, db=self._meta)
+            format_needed = max(format_needed, append.format)
             outcomes.append(Appended(name, first, version, position, last_hash, False, written))
         if event_rows:
             event_rows.sort()
@@ -168,12 +187,20 @@ class LmdbBackend(SnapshotRows):
             at_end = not events.last() or events.key() < event_rows[0][0]
             events.putmulti(event_rows, append=at_end)
             txn.cursor(self._positions).putmulti(position_rows, append=True)
-            pack_stream, encode = keys.STREAM_KEY.pack, keys.encode
+            pack_stream, encode = keys.STREAM_KEY.pack, keys.encode_stream_row
             heads = sorted([(pack_stream(number), encode(row)) for number, row in touched.values()])
             txn.cursor(self._streams).putmulti(heads)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
+        if format_needed > FORMAT_LEAST:
+            self._raise_format(txn, format_needed)
         return outcomes
+
+    def _raise_format(self, txn: _Txn, needed: int) -> None:
+        """Raise the stamp with the rows that need it: older releases refuse the store from this commit on (I10)."""
+        stamp = keys.raised(txn.get(keys.FORMAT_KEY, db=self._meta) or b"", needed)
+        if stamp is not None:
+            txn.put(keys.FORMAT_KEY, stamp, db=self._meta)
 
     # -- read ------------------------------------------------------------------------------------------
 
@@ -197,44 +224,59 @@ class LmdbBackend(SnapshotRows):
             cursor = txn.cursor(self._names)
             if not cursor.set_range(after.encode() + b"\0" if after else b"\0"):
                 return []
-            rows = []
-            for stored, _ in islice(cursor.iternext(), limit):
-                known = self._stream(txn, _name(self.path, stored))
+            rows: list[Head] = []
+            for stored, _ in cursor.iternext():
+                known = self._any_stream(txn, _name(self.path, stored))
                 assert known is not None
-                rows.append(_head(known[1]))
+                if not known[1].deleted_ns:
+                    rows.append(_head(known[1]))
+                if len(rows) == limit:
+                    break
             return rows
 
         return self._read(work)
 
     def count(self) -> tuple[int, int]:  # noqa: D102
-        return self._read(lambda txn: (txn.stat(self._streams)["entries"], self._last_position(txn)))
+        def work(txn: _Txn) -> tuple[int, int]:
+            deleted = int.from_bytes(txn.get(keys.DELETED_KEY, b"", db=self._meta), "big")
+            return txn.stat(self._streams)["entries"] - deleted, self._last_position(txn)
+
+        return self._read(work)
 
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:  # noqa: D102
         def work(txn: _Txn) -> list[bytes]:
             known = self._stream(txn, stream)
             if known is None:
                 raise StreamNotFound(stream)
-            number = known[0]
+            number, row = known
             cursor = txn.cursor(self._events)
             found: list[bytes] = []
             size = 0
-            version = after
-            values = None
-            while version < upto and size < PAGE_BYTES_MAX:
-                if values is None:
-                    if not cursor.set_range(keys.EVENT_PREFIX.pack(number, version + 1)):
-                        raise RecordDamaged(stream, version + 1, "the event is missing")
-                    values = cursor.iternext(keys=False, values=True)
-                step = list(islice(values, min(PAGE_STEP, upto - version)))
-                # Keys are sorted and distinct: if the last one is right, so are all before it (I1).
-                if not step or not cursor.key().startswith(keys.EVENT_PREFIX.pack(number, version + len(step))):
-                    raise self._gap(cursor, number, stream, version, upto)
-                version += len(step)
-                size += sum(map(len, step))
-                found += step
+            for part in [Part(number, after, upto)] if after >= row.base else self._parts(txn, *known, after, upto):
+                size = self._data_of(cursor, part, stream, found, size)
+                if size >= PAGE_BYTES_MAX:
+                    break
             return found
 
         return self._read(work)
+
+    def _data_of(self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, found: list[bytes], size: int) -> int:
+        """Add the record bytes of *part* to *found* until they are a page; return the bytes so far."""
+        number, version, upto = part
+        values = None
+        while version < upto and size < PAGE_BYTES_MAX:
+            if values is None:
+                if not cursor.set_range(keys.EVENT_PREFIX.pack(number, version + 1)):
+                    raise RecordDamaged(stream, version + 1, "the event is missing")
+                values = cursor.iternext(keys=False, values=True)
+            step = list(islice(values, min(PAGE_STEP, upto - version)))
+            # Keys are sorted and distinct: if the last one is right, so are all before it (I1).
+            if not step or not cursor.key().startswith(keys.EVENT_PREFIX.pack(number, version + len(step))):
+                raise self._gap(cursor, number, stream, version, upto)
+            version += len(step)
+            size += sum(map(len, step))
+            found += step
+        return size
 
     def _gap(self, cursor: lmdb.Cursor[bytes], number: int, stream: str, after: int, upto: int) -> EngineError:
         """Name the first version past *after* that is not where it has to be."""
@@ -257,47 +299,63 @@ class LmdbBackend(SnapshotRows):
             known = self._stream(txn, stream)
             if known is None or upto <= after or limit <= 0:
                 return []
-            number = known[0]
+            number, row = known
+            last = min(upto, row.version + 1)
+            parts = [Part(number, after, last)] if after >= row.base else self._parts(txn, *known, after, last)
             cursor = txn.cursor(self._events)
-            last = min(upto, known[1].version + 1)
-            if backwards:
-                found = cursor.set_range(keys.EVENT_PREFIX.pack(number, last + 1))
-                found = cursor.prev() if found else cursor.last()
-                items = cursor.iterprev() if found else iter(())
-            else:
-                found = cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1))
-                items = cursor.iternext() if found else iter(())
             rows: list[Row] = []
-            for key, data in islice(items, limit):
-                try:
-                    at = keys.split_event_key(key)
-                except ValueError as error:
-                    raise RecordDamaged(stream, after + len(rows) + 1, str(error)) from None
-                if at.stream != number or not after < at.version <= upto:
+            for part in reversed(parts) if backwards else parts:
+                origin = stream if part.number == number else self._row(txn, part.number).name
+                rows += self._rows_of(cursor, part, stream, origin, limit - len(rows), backwards)
+                if len(rows) >= limit:
                     break
-                rows.append(Row(stream, at.version, at.position, at.hash, data))
             return rows
 
         return self._read(work)
 
+    def _rows_of(
+        self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
+    ) -> list[Row]:
+        number, after, upto = part
+        if backwards:
+            found = cursor.set_range(keys.EVENT_PREFIX.pack(number, upto + 1))
+            found = cursor.prev() if found else cursor.last()
+            items = cursor.iterprev() if found else iter(())
+        else:
+            found = cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1))
+            items = cursor.iternext() if found else iter(())
+        rows: list[Row] = []
+        for key, data in islice(items, limit):
+            try:
+                at = keys.split_event_key(key)
+            except ValueError as error:
+                raise RecordDamaged(stream, after + len(rows) + 1, str(error)) from None
+            if at.stream != number or not after < at.version <= upto:
+                break
+            rows.append(Row(stream, at.version, at.position, at.hash, data, origin))
+        return rows
+
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:  # noqa: D102
         def work(txn: _Txn) -> list[Row]:
-            names: dict[int, str] = {}
+            heads: dict[int, keys.StreamRow] = {}
             events = txn.cursor(self._events)
             cursor = txn.cursor(self._positions)
             rows: list[Row] = []
-            if not cursor.set_range(keys.POSITION_KEY.pack(after + 1)):
+            if limit <= 0 or not cursor.set_range(keys.POSITION_KEY.pack(after + 1)):
                 return rows
-            for _, where in islice(cursor.iternext(), limit):
+            for _, where in cursor.iternext():
                 number, version = keys.POSITION_ROW.unpack(where)
-                name = names.get(number)
-                if name is None:
-                    key = keys.STREAM_KEY.pack(number)
-                    name = names[number] = self._stream_row(txn, key, f"#{number}").name
+                head = heads.get(number)
+                if head is None:
+                    head = heads[number] = self._row(txn, number)
                 if not events.set_range(where) or not events.key().startswith(where):
-                    raise RecordDamaged(name, version, "its position is there, the event is not")
+                    if version > head.version - head.reclaimed:
+                        continue  # a sweep gave the event back
+                    raise RecordDamaged(head.name, version, "its position is there, the event is not")
                 at = keys.split_event_key(events.key())
-                rows.append(Row(name, version, at.position, at.hash, events.value()))
+                rows.append(Row(head.name, version, at.position, at.hash, events.value(), head.name))
+                if len(rows) == limit:
+                    break
             return rows
 
         return self._read(work)
@@ -349,6 +407,7 @@ class LmdbBackend(SnapshotRows):
             return {"tables": tables}
 
         usage = self._read(work)
+        usage["events"] = usage["tables"]["events"]["rows"]
         usage["file_bytes"] = (self.path / "data.mdb").stat().st_size
         usage["map_bytes"] = self._env.info()["map_size"]
         return usage
@@ -361,11 +420,20 @@ class LmdbBackend(SnapshotRows):
     def close(self) -> None:  # noqa: D102
         if not self._closed:
             self._closed = True
+            if self._shared.pid == os.getpid():
+                self._shared.watcher.wake_all()
             self._shared.release()
 
     # -- rows ------------------------------------------------------------------------------------------
 
     def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None:
+        known = self._any_stream(txn, name)
+        if known is not None and known[1].deleted_ns:
+            raise StreamDeleted(name)
+        return known
+
+    def _any_stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None:
+        """Return number and head of a stream, also of a deleted one."""
         key = txn.get(name.encode(), db=self._names)
         if key is None:
             return None
@@ -378,7 +446,7 @@ class LmdbBackend(SnapshotRows):
         """Return the heads of those *names* that exist; many at once, in two calls."""
         if len(names) == 1:
             [name] = names
-            known = self._stream(txn, name)
+            known = self._any_stream(txn, name)
             return {name: known} if known is not None else {}
         numbers = {
             key: name.decode() for name, key in txn.cursor(self._names).getmulti([n.encode() for n in names])
@@ -392,7 +460,7 @@ class LmdbBackend(SnapshotRows):
         except msgspec.MsgspecError:
             found.clear()
         if found.keys() != set(numbers.values()):  # something is damaged: look again, one by one, to say what
-            return {name: known for name in names if (known := self._stream(txn, name)) is not None}
+            return {name: known for name in names if (known := self._any_stream(txn, name)) is not None}
         return found
 
     def _stream_row(self, txn: _Txn, key: bytes, name: str) -> keys.StreamRow:
@@ -410,12 +478,22 @@ class LmdbBackend(SnapshotRows):
         except msgspec.MsgspecError as error:
             raise StoreDamaged(str(self.path), [f"the lease of {stream!r} cannot be read ({error})"]) from None
 
-    def _id(self, txn: _Txn, key: bytes) -> keys.IdRow | None:
+    def _id(self, txn: _Txn, key: bytes) -> IdRow | None:
         stored = txn.get(key, db=self._ids)
         try:
             return keys.decode_id_row(stored) if stored is not None else None
         except msgspec.MsgspecError as error:
             raise StoreDamaged(str(self.path), [f"an idempotency row cannot be read ({error})"]) from None
+
+    def _inherited_id(self, txn: _Txn, number: int, row: keys.StreamRow, key: str) -> IdRow | None:
+        """Return what an idempotency key stands for in the history that a fork began with."""
+        parts = {part.number: part.upto for part in self._parts(txn, number, row, 0, row.base)}
+        wanted = [keys.id_key(owner, key) for owner in parts]
+        for id_key, _ in txn.cursor(self._ids).getmulti(wanted):
+            found = self._id(txn, id_key)
+            if found is not None and found.last <= parts[keys.ID_KEY.unpack(id_key)[0]]:
+                return found
+        return None
 
     def _last_position(self, txn: _Txn) -> int:
         cursor = txn.cursor(self._positions)
@@ -424,6 +502,10 @@ class LmdbBackend(SnapshotRows):
     def _last_number(self, txn: _Txn) -> int:
         cursor = txn.cursor(self._streams)
         return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        self._check_open()
+        return self._shared.watcher.watch(wake)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -440,4 +522,4 @@ def _name(path: Path, stored: bytes) -> str:
 
 
 def _head(row: keys.StreamRow) -> Head:
-    return Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns)
+    return Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns, row.base)

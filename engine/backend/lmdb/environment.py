@@ -14,7 +14,8 @@ import lmdb.verify
 import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
-from tailfold.engine.backend.port import FORMAT_VERSION, Durability
+from tailfold.engine.backend.lmdb.watching import Watcher
+from tailfold.engine.backend.port import FORMAT_LEAST, FORMAT_VERSION, Durability
 from tailfold.engine.errors import (
     BadArgument,
     EngineError,
@@ -57,6 +58,7 @@ class Environment:
         self.env = _open_environment(path, durability, map_bytes)
         self.file = _file(path)
         """Which file it is: a directory may be deleted and made anew while this is open."""
+        self.watcher = Watcher(path / "data.mdb", self._last_transaction)
         try:
             self.tables = self._prepare()
         except lmdb.Error as error:
@@ -93,6 +95,7 @@ class Environment:
                     if shared is self:
                         del self._open[key]
                 if self.pid == os.getpid():  # a forked child must not touch its parent's locks
+                    self.watcher.end()
                     if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
                         self.env.sync(True)
                     self.env.close()
@@ -117,7 +120,7 @@ class Environment:
             return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
         with self.env.begin(write=True) as txn:
             tables = {name: self.env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
-            stamp = keys.Stamp(FORMAT_VERSION, time.time_ns(), "tailfold")
+            stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
             # Another process may have been first: the stamp that is there stands.
             txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
         self._check_stamp(tables["meta"])
@@ -136,6 +139,14 @@ class Environment:
             raise StoreDamaged(str(self.path), [f"the format stamp cannot be read: {error}"]) from None
         if stamp.format > FORMAT_VERSION:
             raise FormatTooNew(str(self.path), stamp.format, FORMAT_VERSION)
+
+    def _last_transaction(self) -> int:
+        """Return the number of the last transaction that readers see; not the meta page's, which is ahead."""
+        try:
+            with self.gate, self.env.begin() as txn:
+                return int(txn.id())
+        except lmdb.Error:  # another process has grown the map: whoever looks takes that over
+            return -1
 
     def grow(self, seen_bytes: int) -> None:
         """Double the map after MapFull, unless another thread has done so since *seen_bytes*."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
 from tailfold.engine.backend import keys, rules
+from tailfold.engine.backend.lmdb.forks import Part
 from tailfold.engine.backend.port import HASH_BYTES, Collected, SnapshotKey, SnapshotWrite
 from tailfold.snapshots.chunks import reachable
 
@@ -22,19 +23,46 @@ class SnapshotRows:
     _events: lmdb._Database
     _snapshots: lmdb._Database
     _chunks: lmdb._Database
+    _checkpoints: lmdb._Database
 
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
         def _write(self, work: _Work[_T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
+        def _parts_back(
+            self, txn: _Txn, number: int, row: keys.StreamRow, after: int, upto: int
+        ) -> Iterator[Part]: ...
+        def _owner(
+            self, txn: _Txn, number: int, row: keys.StreamRow, version: int
+        ) -> tuple[int, keys.StreamRow]: ...
 
-    def snapshot_keys(self, stream: str, fold: bytes, *, upto: int) -> list[SnapshotKey]:  # noqa: D102
-        def work(txn: _Txn) -> list[SnapshotKey]:
+    def snapshot_keys(  # noqa: D102
+        self, stream: str, fold: bytes, *, upto: int, own: bool = False
+    ) -> Iterator[SnapshotKey]:
+        def newest(txn: _Txn) -> tuple[list[SnapshotKey], int]:
             known = self._stream(txn, stream)
-            return self._snapshot_keys(txn, known[0], fold, upto) if known else []
+            if known is None:
+                return [], 0
+            here = self._snapshot_keys(txn, known[0], fold, upto)
+            return [key for key in here if key.version > known[1].base], known[1].base
 
-        return self._read(work)
+        def older(txn: _Txn, past: int) -> tuple[list[SnapshotKey], int]:
+            """Look through ancestors until some have snapshots; return how far back that was."""
+            known = self._stream(txn, stream)
+            for part in self._parts_back(txn, *known, 0, past) if known else ():
+                here = self._snapshot_keys(txn, part.number, fold, min(part.upto, past))
+                here = [key for key in here if key.version > part.after]
+                if here:
+                    return here, part.after
+            return [], 0
+
+        found, past = self._read(newest)
+        yield from found
+        past = min(past, upto)
+        while past > 0 and not own:
+            found, past = self._read(lambda txn, past=past: older(txn, past))  # type: ignore[misc]
+            yield from found
 
     def _snapshot_keys(self, txn: _Txn, number: int, fold: bytes, upto: int) -> list[SnapshotKey]:
         cursor = txn.cursor(self._snapshots)
@@ -55,7 +83,8 @@ class SnapshotRows:
             known = self._stream(txn, stream)
             if known is None:
                 return None
-            return txn.get(keys.SNAPSHOT_KEY.pack(known[0], fold, *key), db=self._snapshots)
+            owner, _ = self._owner(txn, *known, key.version)
+            return txn.get(keys.SNAPSHOT_KEY.pack(owner, fold, *key), db=self._snapshots)
 
         return self._read(work)
 
@@ -80,24 +109,27 @@ class SnapshotRows:
             known = self._stream(txn, stream)
             if known is None:
                 return False
-            number, row = known
+            if not 1 <= snapshot.key.version <= known[1].version:
+                return False
+            number, row = self._owner(txn, *known, snapshot.key.version)
             event = txn.cursor(self._events)
             prefix = keys.EVENT_PREFIX.pack(number, snapshot.key.version)
             if not event.set_range(prefix) or not event.key().startswith(prefix):
                 return False
             if keys.split_event_key(event.key()).hash != snapshot.hash:
                 return False
-            return self._put_snapshot(txn, number, row.version, snapshot)
+            return self._put_snapshot(txn, number, row, snapshot)
 
         return self._write(work)
 
-    def _put_snapshot(self, txn: _Txn, number: int, head: int, snapshot: SnapshotWrite) -> bool:
-        """Write a snapshot and thin the ladder, unless a chunk that it needs was collected meanwhile."""
-        has = txn.cursor(self._chunks).set_key
-        if not all(ref in snapshot.chunks or has(ref) for ref in snapshot.needs):
+    def _put_snapshot(self, txn: _Txn, number: int, row: keys.StreamRow, snapshot: SnapshotWrite) -> bool:
+        """Write a snapshot and thin the ladder, unless a chunk that it needs was collected meanwhile.
+
+        It stands under the stream that its version stands under, so that all forks of it share it.
+        """
+        head = row.version
+        if not self._put_new_chunks(txn, snapshot.chunks, snapshot.needs):
             return False
-        for digest, packed in snapshot.chunks.items():
-            txn.put(digest, packed, overwrite=False, db=self._chunks)
         txn.put(
             keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *snapshot.key),
             snapshot.row,
@@ -106,6 +138,15 @@ class SnapshotRows:
         here = self._snapshot_keys(txn, number, snapshot.fold, head)
         for key in rules.superseded(here, snapshot.key.fold_id, head):
             txn.delete(keys.SNAPSHOT_KEY.pack(number, snapshot.fold, *key), db=self._snapshots)
+        return True
+
+    def _put_new_chunks(self, txn: _Txn, new: Mapping[bytes, bytes], needs: Sequence[bytes]) -> bool:
+        """Write *new* chunks, if all others of *needs* are there."""
+        has = txn.cursor(self._chunks).set_key
+        if not all(ref in new or has(ref) for ref in needs):
+            return False
+        for digest, packed in new.items():
+            txn.put(digest, packed, overwrite=False, db=self._chunks)
         return True
 
     def drop_snapshots(self, stream: str, fold: bytes, dropped: Sequence[SnapshotKey]) -> int:  # noqa: D102
@@ -134,6 +175,8 @@ class SnapshotRows:
             roots: list[bytes] = []
             for _, row in txn.cursor(self._snapshots).iternext():
                 roots += keys.refs_of_snapshot(row)
+            for _, row in txn.cursor(self._checkpoints).iternext():
+                roots += keys.refs_of_checkpoint(row)
             live = reachable(roots, lambda ref: txn.get(ref, db=self._chunks))
             dead = [
                 (digest, len(packed))

@@ -1,0 +1,180 @@
+"""Commands that follow what happens: tail, and trace, which follows causes and effects."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from tailfold.cli.console import emit, note, one_line, say_line, time_text
+from tailfold.cli.guard import probe
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
+from tailfold.engine import Opaque, Recorded, Store
+from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.errors import StreamNotFound
+from tailfold.engine.names import check_stream_name
+from tailfold.engine.records import tag_of_record
+from tailfold.engine.transfer import line_of
+
+SHOWN = 10
+"""Events that tail shows of what is there, unless it is told where to begin."""
+
+
+def tail(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="One run; default: the whole store.", show_default=False),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, from any process, until Ctrl-C.")
+    ] = False,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after",
+            metavar="N",
+            min=0,
+            help=f"Begin after version N of the run, or position N of the store. Default: the last {SHOWN}.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Show the last events of a run or of the whole store, and with --follow each new one as it happens.
+
+    With --follow the run need not have begun. In the whole store an event is shown by its stored field names.
+
+    Examples:
+
+      tailfold tail r-1 --follow
+
+      tailfold tail --after 0 --json
+    """
+    if run is not None:
+        check_stream_name(run)
+
+    def look(opened: Store) -> None:
+        stream = run_named(opened, run) if run is not None else None
+        if not _waits(opened, stream, follow):
+            _typed(opened, stream)
+            for _ in opened.subscribe(stream, after=_begin(opened, stream, after), follow=False):
+                pass
+
+    probe(store_path(store), look)
+    with open_store(store) as opened:
+        run = run_named(opened, run) if run is not None else None
+        if _waits(opened, run, follow):
+            note(f"{run} has no events yet: waiting for the first")
+        _typed(opened, run)
+        for recorded in opened.subscribe(run, after=_begin(opened, run, after), follow=follow):
+            if run is not None and recorded.version == 1:
+                _typed(opened, run)
+            _show(recorded, run is None, as_json)
+            if follow:
+                sys.stdout.flush()
+
+
+def _waits(opened: Store, run: str | None, follow: bool) -> bool:
+    """Say whether *run* has not begun; that is an error unless it is to be followed."""
+    if run is None or opened.backend.head(run) is not None:
+        return False
+    if not follow:
+        for _ in opened.streams():  # a name that was damaged is not one that was never there
+            pass
+        raise StreamNotFound(run)
+    return True
+
+
+def _begin(opened: Store, run: str | None, after: int | None) -> int:
+    if after is not None:
+        return after
+    head = opened.backend.head(run) if run is not None else None
+    last = opened.position if run is None else head.version if head else 0
+    return max(0, last - SHOWN)
+
+
+def _typed(opened: Store, run: str | None) -> Store:
+    """Make the events of the shipped agent known if they are all that will be shown."""
+    if run is not None and is_own_run(opened, run):
+        opened.log.codec.adopt(AGENT_UPCASTERS)
+    return opened
+
+
+def _show(recorded: Recorded, everything: bool, as_json: bool) -> None:
+    if as_json:
+        emit(line_of(recorded))
+        return
+    content = one_line(line_of(recorded)["payload"], 10_000)
+    clock = time_text(recorded.time_ns)[11:23]
+    if everything:
+        say_line(f"{recorded.position:>6}  {recorded.event_id:<14}  {clock}  {recorded.kind:<15} {content}")
+    else:
+        opaque = " (unknown kind)" if isinstance(recorded.event, Opaque) else ""
+        say_line(f"{recorded.version:>4}  {clock}  {recorded.kind:<15}{opaque} {content}")
+
+
+def trace(
+    run: RunArgument,
+    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="The version of the event.")],
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Trace an event: what led to it, from the root down, and below it all that it caused, in any stream.
+
+    Events name their cause when they are appended; one that was appended without is a root, and nothing is guessed.
+
+    Examples:
+
+      tailfold trace r-1 4
+
+      tailfold trace r-1 1 --json
+    """
+    check_stream_name(run)
+    traced = probe(store_path(store), lambda opened: _traced(opened, run_named(opened, run), version))
+    shown = msgspec.msgpack.decode(traced)
+    if as_json:
+        emit(shown)
+        return
+    indent = 0
+    if shown["outside"] is not None:
+        say_line(f"{shown['outside']}  (not an event of this store)")
+        indent = 1
+    path = [*reversed(shown["causes"]), shown["event"]]
+    for one in path:
+        mark = "  ◀ traced" if one is shown["event"] else ""
+        say_line(f"{'  ' * indent}{_node(one)}{mark}")
+        indent += 1
+    for one in shown["effects"]:
+        say_line(f"{'  ' * (indent + one['depth'] - 1)}{_node(one)}")
+    if len(path) == 1 and not shown["effects"]:
+        note("it names no cause, and no event names it as its cause")
+
+
+def _node(one: dict[str, Any]) -> str:
+    return f"{one['id']}  {one['kind']}"
+
+
+def _traced(opened: Store, run: str, version: int) -> bytes:
+    found = opened.trace(run, version)
+    causes = [_event(opened, *place) for place in found.causes]
+    effects = [
+        _event(opened, effect.stream, effect.version) | {"depth": effect.depth, "cause": effect.cause}
+        for effect in found.effects
+    ]
+    shown = {"event": _event(opened, run, version), "causes": causes, "outside": found.outside, "effects": effects}
+    return msgspec.msgpack.encode(shown)
+
+
+def _event(opened: Store, stream: str, version: int) -> dict[str, Any]:
+    [row] = opened.log.rows(stream, after=version - 1, upto=version)
+    kind, schema_version = tag_of_record(row.data)
+    return {
+        "id": f"{stream}@{version}",
+        "stream": stream,
+        "version": version,
+        "position": row.position,
+        "kind": kind,
+        "schema_version": schema_version,
+    }

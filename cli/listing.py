@@ -1,0 +1,33 @@
+"""The list of runs for the command line: the shipped agent's, from the projection, put together in a probe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from tailfold.cli.console import progress_bar
+from tailfold.cli.guard import check_pages_before_writing, probe
+from tailfold.cli.options import store_path
+from tailfold.engine import Store
+from tailfold.engine.agent.run_list import RunRow, run_list
+from tailfold.engine.agents.comparetiers import NAME
+from tailfold.engine.projections import SAVE_AFTER_EVENTS
+
+
+def read_run_list(given: Path | None) -> list[RunRow]:
+    """Return the rows of all runs, in order of their ids; raise what is wrong with the store before any is shown.
+
+    The list is saved in the store when much was new; a store that can only be read is left as it is.
+    """
+    path = store_path(given)
+
+    def look(store: Store) -> bytes:
+        projected = store.project(run_list(NAME), catch_up=False)
+        save = projected.behind >= SAVE_AFTER_EVENTS
+        if save:
+            check_pages_before_writing(store, path)
+        with progress_bar("listing runs", projected.behind) as bar:
+            projected.catch_up(save=save, progress=(lambda n: bar.advance(bar.task_ids[0], n)) if bar else None)
+        return msgspec.msgpack.encode(projected.state.rows())
+
+    return msgspec.msgpack.decode(probe(path, look), type=list[RunRow])

@@ -1,0 +1,164 @@
+"""The list of runs, as a projection: what `tailfold list` shows without folding a single run.
+
+One row a run, cut to what a list needs. Streams that are no runs are passed over, also where another program uses
+the same kinds of events for other things.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from tailfold.engine.agent.events import (
+    AGENT_EVENTS,
+    EndReason,
+    ModelDecision,
+    ModelFailed,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    ToolCalled,
+    TurnStarted,
+)
+from tailfold.engine.agent.state import Status
+from tailfold.engine.log import Recorded
+from tailfold.engine.projections import Projection, Stored
+from tailfold.snapshots import Table
+
+TEXT_CHARS_MAX = 500
+"""Questions and answers are cut to this in the list."""
+
+
+class RunRow(msgspec.Struct, frozen=True):
+    """A run in the list."""
+
+    run: str
+    agent: str
+    model: str
+    question: str
+    """Cut to 500 characters, as the answer is."""
+    max_turns: int
+    started_ns: int
+    """UTC, nanoseconds since 1970."""
+    status: Status = "running"
+    reason: EndReason | None = None
+    answer: str | None = None
+    turns: int = 0
+    events: int = 0
+    """The version of its last event of a known kind."""
+    tool_calls: int = 0
+    model_failures: int = 0
+    resumes: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    model_ms: int = 0
+    """What the model said that its calls took."""
+    model_ns: int = 0
+    """From the start of each turn to the model's reply, by the times of the events: what was waited for it."""
+    asked_ns: int = 0
+    """When the model was asked that has not replied yet; 0 if none was."""
+    last_kind: str = ""
+    updated_ns: int = 0
+
+
+@dataclass
+class RunList:
+    """The state of the projection."""
+
+    runs: Table[str, RunRow] = field(default_factory=Table[str, RunRow])
+
+    def rows(self) -> list[RunRow]:
+        """Return all rows in byte order of the run ids."""
+        return sorted(self.runs.values(), key=lambda row: row.run.encode())
+
+
+@functools.cache
+def run_list(agent: str | None = None) -> Projection[RunList]:
+    """Return the projection of the runs of one *agent*, or of all."""
+
+    def wants(state: RunList, stored: Stored) -> bool:
+        return _begins_run(stored, agent) if stored.version == 1 else stored.stream in state.runs
+
+    name = "runs" if agent is None else f"runs of {agent}"
+    projection: Projection[RunList] = Projection(name, RunList, version=1, wants=wants)
+    for event_type in AGENT_EVENTS:
+        projection.on(event_type)(_listed)
+    return projection
+
+
+def _begins_run(stored: Stored, agent: str | None) -> bool:
+    if stored.kind != RunStarted.kind:
+        return False
+    payload = stored.payload()
+    if not isinstance(payload, dict) or (agent is not None and payload.get("agent") != agent):
+        return False
+    if stored.schema_version > RunStarted.version:  # of newer code: whoever decodes it says so
+        return isinstance(payload.get("agent"), str) and isinstance(payload.get("question"), str)
+    return _fits(payload)
+
+
+def _fits(payload: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(payload, _Begin)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+class _Begin(msgspec.Struct):
+    agent: str
+    question: str
+    model: str
+    max_turns: int
+
+
+def _listed(state: RunList, recorded: Recorded) -> None:
+    event, run = recorded.event, recorded.stream
+    if isinstance(event, RunStarted) and recorded.version == 1:
+        state.runs[run] = RunRow(
+            run,
+            event.agent,
+            event.model,
+            _cut(event.question),
+            event.max_turns,
+            recorded.time_ns,
+            events=1,
+            last_kind=recorded.kind,
+            updated_ns=recorded.time_ns,
+        )
+        return
+    row = state.runs[run]
+    changes: dict[str, Any] = {}
+    match event:
+        case TurnStarted(turn=turn):
+            changes = {"turns": turn, "asked_ns": recorded.time_ns}
+        case ModelDecision(usage=usage):
+            changes = _replied(row, recorded.time_ns) | {
+                "prompt_tokens": row.prompt_tokens + usage.prompt_tokens,
+                "output_tokens": row.output_tokens + usage.output_tokens,
+                "model_ms": row.model_ms + usage.duration_ms,
+            }
+        case ModelFailed():
+            changes = _replied(row, recorded.time_ns) | {"model_failures": row.model_failures + 1}
+        case ToolCalled():
+            changes = {"tool_calls": row.tool_calls + 1}
+        case RunResumed():
+            changes = {"resumes": row.resumes + 1, "asked_ns": 0}  # the reply that was waited for is lost
+        case RunEnded(reason=reason, answer=answer):
+            changes = {"status": "ended", "reason": reason, "answer": _cut(answer), "asked_ns": 0}
+    state.runs[run] = msgspec.structs.replace(
+        row, events=recorded.version, last_kind=recorded.kind, updated_ns=recorded.time_ns, **changes
+    )
+
+
+def _replied(row: RunRow, time_ns: int) -> dict[str, int]:
+    waited = max(0, time_ns - row.asked_ns) if row.asked_ns else 0
+    return {"model_ns": row.model_ns + waited, "asked_ns": 0}
+
+
+def _cut(text: Any) -> Any:
+    if isinstance(text, str) and len(text) > TEXT_CHARS_MAX:
+        return text[: TEXT_CHARS_MAX - 1] + "…"
+    return text

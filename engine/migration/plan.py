@@ -1,0 +1,132 @@
+"""What a migration would do, found by doing all but the writing: the dry run, and the first pass of any other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from tailfold.engine.backend import chain
+from tailfold.engine.backend.port import Backend, Row
+from tailfold.engine.errors import RecordDamaged, SchemaError
+from tailfold.engine.events import Event, tag
+from tailfold.engine.log import ROWS_PER_PAGE
+from tailfold.engine.migration.rewriting import How, Rewriter, Rewritten
+from tailfold.engine.records import tag_of_record, tags_in
+
+FAILURES_MAX = 1000
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many events of it are done, and how many there are."""
+
+
+class Failure(NamedTuple):
+    """An event that cannot be brought to the code's current version."""
+
+    stream: str
+    version: int
+    stored: str
+    error: SchemaError
+
+
+@dataclass
+class Plan:
+    """What becomes of every record of the source."""
+
+    streams: int = 0
+    events: int = 0
+    before: Counter[str] = field(default_factory=Counter)
+    """Records by stored tag in the source."""
+    after: Counter[str] = field(default_factory=Counter)
+    """Records by stored tag in the destination."""
+    how: Counter[How] = field(default_factory=Counter)
+    by_tag: dict[str, Counter[How]] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
+    """The steps that lift a stored tag, by label."""
+    said: set[str] = field(default_factory=set)
+    """Every tag in the destination, parts of composites included."""
+    types: set[type[Event]] = field(default_factory=set)
+    """Event classes that something was encoded from."""
+    failures: list[Failure] = field(default_factory=list)
+    """At most `FAILURES_MAX`."""
+
+
+def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: Progress | None = None) -> Plan:
+    """Rewrite every record of the source at positions 1..*upto* and keep only the count.
+
+    The source has to be sound for that: raises `RecordDamaged` where chain, versions or positions are not as they
+    were written. Raises the first `SchemaError`, or with *go_on* gathers them.
+    """
+    plan = Plan()
+    links: dict[str, bytes] = {}
+    versions: dict[str, int] = {}
+    for rows in by_position(rewriter.backend, 0, upto):
+        for row in rows:
+            check_row(row, links, versions)
+            plan.before[tag(*tag_of_record(row.data))] += 1
+        for one in _rewrite(rewriter, rows, plan if go_on else None):
+            plan.how[one.how] += 1
+            plan.by_tag.setdefault(one.stored, Counter())[one.how] += 1
+            plan.after[tag(*tag_of_record(one.data))] += 1
+            plan.said.update(one.tags)
+            plan.types.update(one.types)
+            if one.how in (How.LIFTED, How.SPLIT, How.DROPPED) and one.stored not in plan.steps:
+                plan.steps[one.stored] = rewriter.steps(one.row.stream, one.stored)
+        plan.events += len(rows)
+        if progress:
+            progress("looking through the source", plan.events, upto)
+        if len(plan.failures) >= FAILURES_MAX:
+            break
+    plan.streams = len(versions)
+    return plan
+
+
+def _rewrite(rewriter: Rewriter, rows: list[Row], plan: Plan | None) -> list[Rewritten]:
+    try:
+        return rewriter.rewrite(rows)
+    except SchemaError:
+        if plan is None:
+            raise
+    found = []
+    for row in rows:
+        try:
+            found += rewriter.rewrite([row])
+        except SchemaError as error:
+            plan.failures.append(Failure(row.stream, row.version, tag(*tag_of_record(row.data)), error))
+    return found
+
+
+def by_position(backend: Backend, after: int, upto: int) -> Iterator[list[Row]]:
+    """Yield the rows of positions *after*+1..*upto* in commit order, neighbours of one stream together."""
+    for page in pages(backend, after, upto):
+        for _, rows in groupby(page, key=lambda row: row.stream):
+            yield list(rows)
+
+
+def pages(backend: Backend, after: int, upto: int) -> Iterator[list[Row]]:
+    """Yield the rows of positions *after*+1..*upto* in pages; raise `RecordDamaged` where one is missing (I2)."""
+    while after < upto:
+        page = backend.rows_by_position(after=after, limit=min(ROWS_PER_PAGE, upto - after))
+        for row in page:
+            after += 1
+            if row.position != after:
+                raise RecordDamaged(row.stream, row.version, f"it stands at position {row.position}, not {after}")
+        if not page:
+            raise RecordDamaged("", 0, f"no event stands at position {after + 1}")
+        yield page
+
+
+def check_row(row: Row, links: dict[str, bytes], versions: dict[str, int]) -> None:
+    """Check that *row* is the next of its stream and that its bytes give its chain hash; raise `RecordDamaged`."""
+    version = versions.get(row.stream, 0) + 1
+    if row.version != version:
+        raise RecordDamaged(row.stream, version, "the event is missing")
+    link = chain.link(links.get(row.stream) or chain.seed(row.stream), chain.digest(row.data))
+    if link != row.hash:
+        raise RecordDamaged(row.stream, version, "the stored bytes do not give the chain hash")
+    try:
+        tags_in(row.data)
+    except ValueError as error:
+        raise RecordDamaged(row.stream, version, f"the record has no kind@version: {error}") from None
+    links[row.stream], versions[row.stream] = link, version
