@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_UPCASTERS, ToolCall
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunRedirected, ToolCall
 from tailfold.engine.agent.loop import ModelError, Reply
 from tailfold.engine.agent.messages import ModelRequest
 from tailfold.engine.agent.models import RuleModel
@@ -59,7 +59,8 @@ def run_all(store: Store) -> None:
         asyncio.run(start(store, "troubled", agent, troubled, QUESTION, max_turns=5))
     except Stopped:
         given_up = Scripted(Reply("It costs nothing."), Reply("I do not know."))
-        asyncio.run(resume(store, "troubled", lambda started: agent, lambda name: given_up))
+        asked = RunRedirected(question="And for 6 seats?", max_turns=6)
+        asyncio.run(resume(store, "troubled", lambda started: agent, lambda name: given_up, redirect=asked))
 
 
 def main(path: Path = LOCK) -> Locked:
