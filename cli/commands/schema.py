@@ -304,5 +304,5 @@ def _touch(opened: Store) -> None:
     """Read every record once: what cannot be decoded is for the command itself to say."""
     for head in opened.streams():
         with suppress(Corruption):
-            for _ in opened.log.rows(head.stream, after=0, upto=head.version):
+            for _ in opened.log.rows(head.stream, after=head.base, upto=head.version):
                 pass
