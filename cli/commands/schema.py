@@ -11,7 +11,7 @@ import typer
 from tailfold.cli.console import emit, note, one_line, progress_bar, say, table
 from tailfold.cli.exits import Exit, exit_of
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, store_path
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.cli.user_code import EventsOption, upcasters_of
 from tailfold.engine import Store, schema_files, schema_report
 from tailfold.engine.errors import Corruption, SchemaChanged
@@ -192,16 +192,15 @@ def explain(
     check_stream_name(run)
     upcasters = upcasters_of(events)
 
-    def look(opened: Store) -> None:
-        if events is not None or is_own_run(opened, run):
+    def look(opened: Store) -> schema_report.Explained:
+        stream = run_named(opened, run)
+        if _only(opened, events is not None)(stream):
             opened.log.codec.adopt(upcasters)
-        schema_report.explain(opened.log, run, version)
+        return schema_report.explain(opened.log, stream, version)
 
     probe(store_path(store), look)
     with open_store(store) as opened:
-        if events is not None or is_own_run(opened, run):
-            opened.log.codec.adopt(upcasters)
-        found = schema_report.explain(opened.log, run, version)
+        found = look(opened)
     if as_json:
         emit(_explained(found))
     else:
