@@ -497,13 +497,25 @@ def causation_of(data: bytes) -> str | None:
         raise ValueError(str(error)) from None
 
 
-def stored_payload(data: bytes) -> tuple[str, int, bytes]:
-    """Return (kind, schema version, payload bytes) of record bytes, the payload untouched; raise ValueError."""
+def stored_payloads(data: bytes) -> list[tuple[str, int, bytes]]:
+    """Return (kind, schema version, payload bytes) of record bytes: of each part of a composite, else its own.
+
+    The payloads are as they stand there. Raises ValueError.
+    """
     try:
         record = _decode_raw(data)
-        return *split_tag(record.tag), bytes(record.payload)
+        kind, version = split_tag(record.tag)
+        if kind != COMPOSITE_KIND:
+            return [(kind, version, bytes(record.payload))]
+        parts = msgspec.msgpack.decode(record.payload, type=list[tuple[str, msgspec.Raw]])
+        return [(*split_tag(stored), bytes(payload)) for stored, payload in parts]
     except (msgspec.MsgspecError, AttributeError) as error:
         raise ValueError(str(error)) from None
+
+
+def as_record(kind: str, version: int, payload: bytes) -> bytes:
+    """Return record bytes of a payload alone, without time and causes: for decoding it as a record is decoded."""
+    return msgspec.msgpack.encode([tag(kind, version), 0, None, None, msgspec.Raw(payload)])
 
 
 def raw_record(data: bytes) -> list[Any]:
@@ -600,6 +612,7 @@ __all__ = [
     "DecodedRecord",
     "Encoded",
     "Newer",
+    "as_record",
     "blobs_in",
     "causation_of",
     "describe",
@@ -608,7 +621,7 @@ __all__ = [
     "format_needed",
     "raw_record",
     "read_description",
-    "stored_payload",
+    "stored_payloads",
     "tag_bytes",
     "tag_of_record",
     "tags_in",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,10 +50,14 @@ class Locked(NamedTuple):
     """Golden payloads that are new."""
     golden: int
     """Golden payloads in all."""
+    refused: int
+    """Payloads that were offered and cannot be read by the code."""
 
 
 def corpus_path(path: Path) -> Path:
-    """Return where the corpus of the lock at *path* is."""
+    """Return where the corpus of the lock at *path* is; raise `BadArgument` for a folder."""
+    if not path.name or path.is_dir():
+        raise BadArgument(f"the schema lock is a file, and {path} is a folder")
     return path.with_name(f"{path.stem}.corpus.jsonl")
 
 
@@ -98,14 +101,18 @@ def write(
     after = lock.merged(before, _described(chain.upcasters))
     lifted = {(entry.tag, entry.msgpack): entry for entry in ran.anew}
     kept = [lifted.get((entry.tag, entry.msgpack)) or _recorded_anew(chain, entry) for entry in entries]
-    new = []
+    new, refused = [], 0
     for one in payloads:
-        with suppress(LiftError):  # what the code cannot read is no golden payload; a survey names it
+        try:
             new.append(corpus.record(chain, *one))
+        except LiftError:
+            refused += 1
     _replace(corpus_path(path), corpus.render([*kept, *new]))
     _replace(path, lock.render(after))
     versions = sum(len(kind.versions) for kind in after.kinds.values())
-    return Locked(before is lock.EMPTY, checked, len(after.kinds), versions, len(new), len(kept) + len(new))
+    return Locked(
+        before is lock.EMPTY, checked, len(after.kinds), versions, len(new), len(kept) + len(new), refused
+    )
 
 
 def read_lock(path: Path) -> lock.Lock:

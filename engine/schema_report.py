@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
 from tailfold.engine.backend.port import Head, Row
 from tailfold.engine.errors import BadArgument, EngineError, RecordDamaged, StepFailed, StreamNotFound
-from tailfold.engine.events import Event, Opaque, tag
+from tailfold.engine.events import COMPOSITE_KIND, Event, Opaque, tag
 from tailfold.engine.log import RECORDS_PER_PAGE, Log
-from tailfold.engine.records import Newer, raw_record, stored_payload, tag_of_record
+from tailfold.engine.records import Newer, as_record, raw_record, stored_payloads, tag_of_record
 from tailfold.upcasters import LiftError, Stage, Standing, corpus
 
 Only = Callable[[str], bool]
@@ -83,7 +85,8 @@ class Explained(NamedTuple):
 def survey(log: Log, *, only: Only = lambda stream: True, progress: Progress | None = None) -> list[Surveyed]:
     """Count what the store of *log* holds by (kind, version), and try to read each event, with the code's steps.
 
-    Goes on past whatever cannot be read. *progress* is called with numbers of events done.
+    Each stored event counts once, also if forks see it; of a composite each part counts as what it is. Goes on
+    past whatever cannot be read. *progress* is called with numbers of stored events done.
     """
     counts: dict[tuple[str, int], _Count] = {}
     for head in log.streams():
@@ -91,10 +94,8 @@ def survey(log: Log, *, only: Only = lambda stream: True, progress: Progress | N
         for page in _pages(log, head, counts):
             readable = _decodable(log, head.stream, page) if ours else [None] * len(page)
             for row, error in zip(page, readable, strict=True):
-                at = _tag(row)
-                if at[0] == DAMAGED and error is None:
-                    error = RecordDamaged(row.stream, row.version, "the record has no kind@version")
-                counts.setdefault(at, _Count()).add(row.stream, row.version, error, ours=ours)
+                for at, why in _parts(log, row, error):
+                    counts.setdefault(at, _Count()).add(row.stream, row.version, why, ours=ours)
             if progress is not None:
                 progress(len(page))
     return [_surveyed(log, *at, counts[at]) for at in sorted(counts)]
@@ -130,6 +131,7 @@ def explain(log: Log, stream: str, version: int) -> Explained:
     try:
         kind, schema_version = tag_of_record(row.data)
         payload = raw_record(row.data)[4]
+        parts = stored_payloads(row.data)
     except ValueError as error:
         raise RecordDamaged(stream, version, f"the record cannot be read: {error}") from None
     stages: list[Stage] = []
@@ -137,15 +139,16 @@ def explain(log: Log, stream: str, version: int) -> Explained:
     found: EngineError | None = None
     failed, given = None, None
     try:
-        stages = log.codec.lifting.trace(stream, version, kind, schema_version, payload)
+        for part in parts:
+            stages += log.codec.lifting.trace(stream, version, *part[:2], msgspec.msgpack.decode(part[2]))
         events = [_seen(log, one.event) for one in log.recorded(row)]
     except StepFailed as error:
         found, failed, given = error, error.step, error.payload
         if isinstance(error.__cause__, LiftError):
-            stages = stages or error.__cause__.stages
+            stages += [stage for stage in error.__cause__.stages if stage not in stages]
     except EngineError as error:
         found = error
-    standing = _standing(log, kind, schema_version, read=found is None)[0]
+    standing = "; ".join(_standing(log, *part[:2], read=found is None)[0] for part in parts) or "says nothing"
     stored = tag(kind, schema_version)
     return Explained(stream, version, stored, standing, payload, stages, events, found, failed, given)
 
@@ -162,13 +165,11 @@ def take_payloads(
     for head in log.streams():
         if not only(head.stream):
             continue
-        for row in log.rows(head.stream, after=0, upto=head.version):
-            try:
-                kind, version, payload = stored_payload(row.data)
-            except ValueError:
-                continue
-            if kind in chain.current or chain.lifts(kind, version):
-                chooser.offer(kind, version, payload)
+        for row in log.rows(head.stream, after=head.base, upto=head.version):
+            with suppress(ValueError):  # damaged: for verify to say
+                for kind, version, payload in stored_payloads(row.data):
+                    if kind in chain.current or chain.lifts(kind, version):
+                        chooser.offer(kind, version, payload)
     return chooser.chosen()
 
 
@@ -190,7 +191,7 @@ def _row(log: Log, stream: str, version: int) -> Row:
 
 def _pages(log: Log, head: Head, counts: dict[tuple[str, int], _Count]) -> Iterator[list[Row]]:
     """Yield the rows of a stream; what is missing is a failure, and ends the stream."""
-    rows = log.rows(head.stream, after=0, upto=head.version)
+    rows = log.rows(head.stream, after=head.base, upto=head.version)  # what a fork inherits is its parent's
     missing: RecordDamaged | None = None
     while missing is None:
         page: list[Row] = []
@@ -212,22 +213,31 @@ def _decodable(log: Log, stream: str, page: list[Row]) -> list[EngineError | Non
         log.codec.decode_page(stream, page[0].version - 1, [row.data for row in page])
         return [None] * len(page)
     except EngineError:
-        return [_failure(log, row) for row in page]
+        return [_failure(log, row, row.data) for row in page]
 
 
-def _failure(log: Log, row: Row) -> EngineError | None:
+def _failure(log: Log, row: Row, data: bytes) -> EngineError | None:
     try:
-        log.codec.decode(row.stream, row.version, row.data)
+        log.codec.decode(row.stream, row.version, data)
     except EngineError as error:
         return error
     return None
 
 
-def _tag(row: Row) -> tuple[str, int]:
+def _parts(log: Log, row: Row, error: EngineError | None) -> Iterator[tuple[tuple[str, int], EngineError | None]]:
+    """Yield what a row says, and why it cannot be read: one thing, unless it is a composite."""
     try:
-        return tag_of_record(row.data)
+        parts = stored_payloads(row.data)
     except ValueError:
-        return DAMAGED, 0
+        yield (DAMAGED, 0), error or RecordDamaged(row.stream, row.version, "the record cannot be read")
+        return
+    if not parts:
+        yield (COMPOSITE_KIND, 1), error
+    for kind, version, payload in parts:
+        why = error
+        if error is not None and len(parts) > 1:
+            why = _failure(log, row, as_record(kind, version, payload))
+        yield (kind, version), why
 
 
 def _standing(log: Log, kind: str, version: int, *, read: bool) -> tuple[str, int]:
@@ -236,6 +246,8 @@ def _standing(log: Log, kind: str, version: int, *, read: bool) -> tuple[str, in
     chain = codec.lifting.chain
     if kind == DAMAGED:
         return "damaged", 0
+    if kind == COMPOSITE_KIND:
+        return "says nothing", 0
     known = {name: event.version for name, event in chain.current.items()}
     match chain.standing_among(kind, version, known):
         case Standing.CURRENT:

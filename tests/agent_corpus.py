@@ -59,10 +59,8 @@ def run_all(store: Store) -> None:
         asyncio.run(start(store, "troubled", agent, troubled, QUESTION, max_turns=5))
     except Stopped:
         given_up = Scripted(Reply("It costs nothing."), Reply("I do not know."))
-        asyncio.run(resume(store, "troubled", lambda started: agent, lambda name: given_up))
-    store.fork("answered", at=6, name="what-if")
-    redirect = RunRedirected("How much is Slack Pro for 2 seats, billed monthly?", None, 9)
-    asyncio.run(resume(store, "what-if", lambda started: agent, lambda name: RuleModel(rule), redirect=redirect))
+        asked = RunRedirected(question="And for 6 seats?", max_turns=6)
+        asyncio.run(resume(store, "troubled", lambda started: agent, lambda name: given_up, redirect=asked))
 
 
 def main(path: Path = LOCK) -> Locked:

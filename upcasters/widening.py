@@ -55,8 +55,6 @@ class _Comparison:
     # -- shapes: fields by name or by place ------------------------------------------------------------
 
     def shapes(self, old: Shape, new: Shape, path: str) -> list[FieldChange]:
-        if old.stored != new.stored or (old.tag, old.tag_field) != (new.tag, new.tag_field):
-            return [_needs(path, "is stored in another way", _convert(path))]
         if old.stored == "array":
             return self._by_place(old, new, path)
         gone = [name for name in old.fields if name not in new.fields]

@@ -11,7 +11,7 @@ import typer
 from tailfold.cli.console import emit, note, one_line, progress_bar, say, table
 from tailfold.cli.exits import Exit, exit_of
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, store_path
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.cli.user_code import EventsOption, upcasters_of
 from tailfold.engine import Store, schema_files, schema_report
 from tailfold.engine.errors import Corruption, SchemaChanged
@@ -82,6 +82,7 @@ def lock(
                 "versions": done.versions,
                 "golden": done.golden,
                 "taken": done.taken,
+                "refused": done.refused,
                 "verdicts": _plain(done.checked.verdicts),
             }
         )
@@ -90,6 +91,10 @@ def lock(
         _say(done.checked.verdicts)
     say(f"{lock_file}: {done.kinds} kinds in {done.versions} versions, {len(upcasters)} steps")
     say(f"{corpus_path(lock_file)}: {done.golden} golden payloads, {done.taken} of them new")
+    if done.refused:
+        note(
+            f"{done.refused} payloads were not taken, as the code cannot read them: tailfold schema survey says why"
+        )
     if done.taken:
         note("golden payloads are real content: look at the new ones, then commit both files")
 
@@ -187,16 +192,15 @@ def explain(
     check_stream_name(run)
     upcasters = upcasters_of(events)
 
-    def look(opened: Store) -> None:
-        if events is not None or is_own_run(opened, run):
+    def look(opened: Store) -> schema_report.Explained:
+        stream = run_named(opened, run)
+        if _only(opened, events is not None)(stream):
             opened.log.codec.adopt(upcasters)
-        schema_report.explain(opened.log, run, version)
+        return schema_report.explain(opened.log, stream, version)
 
     probe(store_path(store), look)
     with open_store(store) as opened:
-        if events is not None or is_own_run(opened, run):
-            opened.log.codec.adopt(upcasters)
-        found = schema_report.explain(opened.log, run, version)
+        found = look(opened)
     if as_json:
         emit(_explained(found))
     else:
@@ -278,7 +282,10 @@ def _taken(
 ) -> list[tuple[str, int, bytes]]:
     """Choose payloads from the store; none if there is no store and none was asked for."""
     path = store_path(store)
-    if most == 0 or (store is None and not (path / "data.mdb").exists()):
+    if most == 0:
+        return []
+    if store is None and not (path / "data.mdb").exists():
+        note(f"there is no store at {path}, so no golden payloads were taken")
         return []
     have = schema_files.read_corpus(corpus)
     probe(path, _touch)
@@ -296,5 +303,5 @@ def _touch(opened: Store) -> None:
     """Read every record once: what cannot be decoded is for the command itself to say."""
     for head in opened.streams():
         with suppress(Corruption):
-            for _ in opened.log.rows(head.stream, after=0, upto=head.version):
+            for _ in opened.log.rows(head.stream, after=head.base, upto=head.version):
                 pass

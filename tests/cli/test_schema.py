@@ -131,7 +131,17 @@ def test_a_life_of_a_schema(shop: Shop) -> None:
 def test_json_of_lock_and_check(shop: Shop) -> None:
     [locked] = json_lines(shop.run("lock", "--json"))
     assert locked["written"] is True
-    assert set(locked) == {"written", "lock", "corpus", "kinds", "versions", "golden", "taken", "verdicts"}
+    assert set(locked) == {
+        "written",
+        "lock",
+        "corpus",
+        "kinds",
+        "versions",
+        "golden",
+        "taken",
+        "refused",
+        "verdicts",
+    }
     assert (locked["kinds"], locked["versions"], locked["golden"], locked["taken"]) == (1, 1, 2, 2)
     [report] = json_lines(shop.run("check", "--json"))
     keys_of = {"compatible", "changed", "lock", "golden", "failed", "passed_over", "verdicts"}
@@ -225,6 +235,18 @@ def test_files_that_cannot_be_read_are_said_plainly(shop: Shop) -> None:
     done = shop.run("lock", "--lock", "no/such/folder/x.json")
     assert (done.returncode, "cannot write" in done.stderr) == (2, True)
     assert shop.run("lock", "--store", "no-such-store").returncode == 6
+    for command in ("lock", "check"):
+        done = shop.run(command, "--lock", ".")
+        assert done.returncode == 2, done.stderr
+
+
+def test_payloads_that_the_code_cannot_read_are_not_taken_and_counted(shop: Shop) -> None:
+    shop.write(SECOND.replace('"seats"))', '"other"))'))
+    done = shop.run("lock", "--force", "--json")
+    [locked] = json_lines(done)
+    assert (done.returncode, locked["taken"], locked["refused"]) == (0, 0, 2)
+    shutil.rmtree(shop.folder / ".tailfold")
+    assert "there is no store at .tailfold" in shop.run("lock", "--force").stderr
 
 
 def test_survey_counts_every_version_and_names_the_first_that_cannot_be_read(shop: Shop) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from tailfold.engine import Event, Fold, Store
+from tailfold.engine.backend import chain
 from tailfold.engine.backend.memory import MemoryBackend
+from tailfold.engine.backend.port import Append
 from tailfold.engine.errors import BadArgument, RecordDamaged, SchemaTooNew, SchemaTooOld, StreamNotFound
-from tailfold.engine.records import Newer
+from tailfold.engine.records import Newer, format_needed
 from tailfold.engine.schema_report import explain, survey, take_payloads
 from tailfold.upcasters import AddField, Part, RenameField, Upcasters
 
@@ -155,3 +157,35 @@ def test_a_missing_event_is_counted_as_damage_and_the_survey_goes_on(tmp_path: P
     assert rows["?"].failure is not None
     assert isinstance(rows["?"].failure.error, RecordDamaged)
     assert (rows["plain"].events, rows["plain"].readable) == (2, 2)
+
+
+def test_an_event_that_forks_share_counts_once(backend: MemoryBackend) -> None:
+    store = opened(backend, Upcasters(events=[OLD, PLAIN, GONE]))
+    store.fork("s", at=3, name="child")
+    store.append("child", PLAIN(9), expected=3)
+    rows = survey(store.log)
+    assert sum(row.events for row in rows) == store.usage()["events"] == 6
+    assert [(kind, version) for kind, version, _ in take_payloads(store.log, [])].count(("plain", 1)) == 1
+    assert explain(store.log, "child", 1).payload == {"a": 1}
+
+
+def test_the_parts_of_a_composite_count_and_are_explained_each_by_its_own_tag(backend: MemoryBackend) -> None:
+    for parts in ([["old@1", {"a": 0}], ["plain@1", {"a": 7}]], []):
+        data = msgspec.msgpack.encode(["*@1", 1, None, None, parts])
+        backend.commit([Append("c", -1, [data], [chain.digest(data)], 1, format=format_needed(data))])
+    steps = Upcasters(events=[event("old", 2, a=int), PLAIN])
+    steps.step("old", 1)(lambda payload: {"a": 1 // payload["a"]})
+    store = opened(backend, steps)
+    found = standings(store)
+    assert found["plain@1"] == (3, 3, "current")
+    assert found["old@1"][:2] == (3, 1)
+    assert found["*@1"] == (1, 1, "says nothing")
+    assert explain(store.log, "c", 1).failed == "old@1 → old@2"
+    assert explain(store.log, "c", 2).events == []
+    sound = Upcasters(events=[event("old", 2, b=int), PLAIN])
+    sound.change("old", 1, RenameField("a", "b"))
+    seen = explain(opened(backend, sound).log, "c", 1)
+    assert [one.payload for one in seen.events] == [{"b": 0}, {"a": 7}]
+    assert seen.standing == "lifted by 1 step to old@2; current"
+    taken = take_payloads(opened(backend, sound).log, [])
+    assert {(kind, version) for kind, version, _ in taken} == {("old", 1), ("plain", 1)}

@@ -249,7 +249,7 @@ def test_payloads_of_every_compatible_schema_are_read_as_they_were_by_all_later_
     cls = event_class(fields)
     lock = merged(EMPTY, lock_of(Upcasters(events=[cls])))
     history: list[tuple[Any, dict[str, Any]]] = []
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(1, 5))):
         values = values_of(fields, data.draw)
         payload = stored(cls, values)
         history.append((payload, read(cls, payload)))

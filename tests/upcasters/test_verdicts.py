@@ -119,9 +119,33 @@ def test_the_default_of_a_field_that_was_added_later_stands_because_older_payloa
     lives = project()
     lives.commit(Upcasters(events=[event("seats", count=int, note=(str, ""), more=(str, "a"))]))
     assert lives.lock.kinds["seats"].versions["1"].fields["more"].added
-    verdict = one(lives.judge(now), NEEDS)
-    assert verdict.field == "more"
-    assert "AddField('more'" in verdict.remedy
+    for _ in range(2):
+        verdict = one(lives.judge(now), NEEDS)
+        assert verdict.field == "more"
+        assert "AddField('more'" in verdict.remedy
+        lives.commit(
+            Upcasters(events=[event("seats", count=int, note=(str, ""), more=(str, "a"))])
+        )  # it stays added
+
+
+def test_a_nested_field_that_was_added_later_is_remembered_also_when_its_class_is_renamed() -> None:
+    def order(name: str, *fields: Any) -> Any:
+        item: Any = msgspec.defstruct(name, [("a", int), *fields])
+        return event("order", item=item)
+
+    lives = Project(order("Item"))
+    lives.commit(Upcasters(events=[order("Item", ("b", str, "old"))]))
+    lives.commit(Upcasters(events=[order("Thing", ("b", str, "old"))]))
+    assert lives.lock.kinds["order"].versions["1"].shapes["Thing"].fields["b"].added
+    verdict = one(lives.judge(order("Thing", ("b", str, "new"))), NEEDS)
+    assert verdict.field == "item.b"
+
+
+def test_a_rename_is_only_guessed_if_there_is_one_way_to_read_it() -> None:
+    two = Project(event("pair", a=int, b=int))
+    found = two.judge(event("pair", c=int))
+    assert {(v.field, "DropField" in v.remedy) for v in found} == {("a", True), ("b", True), ("c", True)}
+    assert not any("RenameField" in v.remedy for v in found)
 
 
 def test_a_default_that_is_another_one_each_time_is_no_default_for_old_events() -> None:
@@ -155,6 +179,7 @@ def test_nested_shapes_are_named_by_path() -> None:
 def test_a_raised_version_needs_a_step_unless_it_only_adds() -> None:
     verdict = one(project().judge(SEATS_2), NEEDS)
     assert "change('seats', 1, RenameField('count', 'seats'))" in verdict.remedy
+    assert one(project().judge(event("seats", 2, count=float, note=(str, ""))), NEEDS).version == 1
     adds = project().judge(event("seats", 2, count=int, note=(str, ""), more=(int, 0)))
     assert {v.judgement for v in adds} == {COMPATIBLE}
     assert {v.judgement for v in project().judge(lifted(RenameField("count", "seats")))} == {COMPATIBLE}
@@ -295,6 +320,46 @@ def test_a_step_that_was_rewritten_is_compatible_if_golden_payloads_prove_it() -
     [other] = lives.judge(stepped(triple))
     assert other.judgement is BREAKING
     assert "seats is 9, was 6" in other.what
+
+
+def test_one_of_two_golden_payloads_is_enough_to_find_a_change() -> None:
+    lives = Project(SEATS, payloads=(*GOLDEN, ("seats", 1, {"count": 0, "note": ""})))
+    lives.commit(stepped(double))
+    [verdict] = lives.judge(stepped(triple))
+    assert verdict.what.startswith("1 golden payloads of seats@1 no longer lift")
+
+
+def test_a_number_of_another_type_is_another_value() -> None:
+    for target, make in ((float, float), (Any, bool)):
+        steps = [Upcasters(events=[event("seats", 2, seats=target)]) for _ in range(2)]
+        steps[0].step("seats", 1)(lambda payload: {"seats": 1})
+        steps[1].step("seats", 1)(lambda payload, make=make: {"seats": make(1)})
+        lives = project()
+        lives.commit(steps[0])
+        assert one(lives.judge(steps[1]), BREAKING).what.count("was 1") == 1
+
+
+def test_a_step_that_fills_a_field_which_came_later_is_found() -> None:
+    later = event("seats", 2, seats=int, note=(str, ""), currency=(str, "USD"))
+
+    def typed(to: Any, **more: Any) -> Upcasters:
+        steps = Upcasters(events=[to])
+        steps.typed(SEATS, to)(lambda old: to(seats=old.count, note=old.note, **more))
+        return steps
+
+    lives = project()
+    lives.commit(typed(SEATS_2))
+    assert {v.judgement for v in lives.judge(typed(later))} == {COMPATIBLE}
+    assert 'currency is "EUR", and was not there' in one(lives.judge(typed(later, currency="EUR")), BREAKING).what
+
+
+def test_a_way_that_was_changed_while_its_end_moved_cannot_be_compared_and_is_breaking() -> None:
+    lives = project()
+    lives.commit(stepped(double))
+    steps = Upcasters(events=[event("seats", 3, total=int, note=(str, ""))])
+    steps.change("seats", 1, RenameField("count", "total"), to=3)
+    steps.change("seats", 2, RenameField("seats", "total"))
+    assert any("its end has moved" in v.what for v in lives.judge(steps) if v.judgement is BREAKING)
 
 
 def test_a_step_that_was_rewritten_without_a_golden_payload_is_breaking() -> None:
