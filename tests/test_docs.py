@@ -27,6 +27,7 @@ from tests.cli.command import PROGRAM, environment
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "docs/design.md").read_text()
+EVENTS = (ROOT / "docs/events.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -59,6 +60,34 @@ def test_the_readmes_transcript_is_what_the_commands_print(tmp_path: Path) -> No
         assert len(printed) == len(expected), (command, printed)
         for line, wanted in zip(printed, expected, strict=True):
             assert re.fullmatch(as_pattern(wanted), line), (command, wanted, line)
+
+
+def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
+    """Files are written as they come, commands run, and what they print compared, line by line."""
+    text = EVENTS[EVENTS.index("## A walk-through") :]
+    steps = re.findall(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(steps) >= 10
+    for language, block in steps:
+        if language == "python":
+            (tmp_path / re.match(r"# (\S+)", block)[1]).write_text(block)  # type: ignore[index]
+            continue
+        for command, *expected in (one.splitlines() for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
+            program = [PROGRAM[0], *(PROGRAM[1:] if command.startswith("tailfold") else [])]
+            done = subprocess.run(
+                [*program, *command.split()[1:]],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                env=environment(PYTHONDONTWRITEBYTECODE="1"),
+                timeout=60,
+            )
+            code = 8 if expected[-1:] == ["(exit 8)"] else 0
+            assert done.returncode == code, (command, done.stdout, done.stderr)
+            wanted = "\n".join(line for line in expected if line != "(exit 8)")
+            assert re.fullmatch(as_pattern(wanted), (done.stdout + done.stderr).strip(), re.DOTALL), (
+                command,
+                done.stdout + done.stderr,
+            )
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
@@ -141,9 +170,8 @@ def test_the_invariants_name_tests_that_exist() -> None:
 
 
 def test_the_events_of_a_run_are_documented_with_their_fields() -> None:
-    text = (ROOT / "docs/events.md").read_text()
     for event in AGENT_EVENTS:
-        row = next(line for line in text.splitlines() if line.startswith(f"| {event.kind} |"))
+        row = next(line for line in EVENTS.splitlines() if line.startswith(f"| {event.kind} |"))
         assert row.split("|")[3].strip().split(", ") == list(event.__struct_fields__)
 
 
