@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,8 @@ from tailfold.engine.errors import StreamNotFound
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import tag_of_record
 
+LEVELS_MAX = 20
+"""Steps to the right, however deep the tree is."""
 SHOWN = 10
 """Events that tail shows of what is there, unless it is told where to begin."""
 
@@ -119,7 +122,8 @@ def trace(
 ) -> None:
     """Trace an event: what led to it, from the root down, and below it all that it caused, in any stream.
 
-    Events name their cause when they are appended; one that was appended without is a root, and nothing is guessed.
+    A line is caused by the one above it, unless it names another (←). Events name their cause when they are
+    appended; one that was appended without is a root, and nothing is guessed.
 
     Examples:
 
@@ -132,23 +136,26 @@ def trace(
     if as_json:
         emit(shown)
         return
-    indent = 0
     if shown["outside"] is not None:
-        say_line(f"{shown['outside']}  (not an event of this store)")
-        indent = 1
-    path = [*reversed(shown["causes"]), shown["event"]]
-    for one in path:
-        mark = "  ◀ traced" if one is shown["event"] else ""
-        say_line(f"{'  ' * indent}{_node(one)}{mark}")
-        indent += 1
-    for one in shown["effects"]:
-        say_line(f"{'  ' * (indent + one['depth'] - 1)}{_node(one)}")
-    if len(path) == 1 and not shown["effects"]:
+        say_line(f"{shown['outside']}  (no event of this store)")
+    for one in reversed(shown["causes"]):
+        say_line(f"{one['id']}  {one['kind']}")
+    say_line(f"{shown['event']['id']}  {shown['event']['kind']}  ◀ traced")
+    _show_effects(shown["event"]["id"], shown["effects"])
+    if not (shown["causes"] or shown["effects"] or shown["outside"]):
         note("it names no cause, and no event names it as its cause")
 
 
-def _node(one: dict[str, Any]) -> str:
-    return f"{one['id']}  {one['kind']}"
+def _show_effects(root: str, effects: list[dict[str, Any]]) -> None:
+    """Show a line an effect: an only effect under its cause, several one step to the right, naming their cause."""
+    effects_of = Counter(one["cause"] for one in effects)
+    level, above = {root: 0}, root
+    for one in effects:
+        cause = one["cause"]
+        level[one["id"]] = min(LEVELS_MAX, level[cause] + (effects_of[cause] > 1))
+        because = "" if cause == above else f"  ← {cause}"
+        say_line(f"{'  ' * level[one['id']]}{one['id']}  {one['kind']}{because}")
+        above = one["id"]
 
 
 def _traced(opened: Store, run: str, version: int) -> bytes:
