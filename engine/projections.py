@@ -14,7 +14,7 @@ import msgspec
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import CheckpointWrite, Row
 from tailfold.engine.checkpoints import check_name
-from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, StoreReadOnly
+from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, RecordDamaged, StoreReadOnly
 from tailfold.engine.events import Event, split_tag
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import begin
@@ -52,11 +52,11 @@ class Stored(NamedTuple):
     data: bytes
 
     def payload(self) -> Any:
-        """Return the payload as stored, as plain Python values; None if it cannot be read."""
+        """Return the payload as stored, as plain Python values; raise `RecordDamaged`."""
         try:
             return raw_record(self.data)[RECORD_FIELDS.index("payload")]
-        except ValueError:
-            return None
+        except ValueError as error:
+            raise RecordDamaged(self.stream, self.version, f"the record cannot be read: {error}") from None
 
 
 Wants = Callable[[S, Stored], bool]
@@ -306,10 +306,8 @@ class Projected(Generic[S]):
             if not wanted(row.data):
                 continue
             try:
-                if wants is not None:
-                    kind, schema_version = tag_of_record(row.data)
-                    if not wants(state, Stored(row.stream, row.version, kind, schema_version, row.data)):
-                        continue
+                if wants is not None and not wants(state, _stored(row)):
+                    continue
                 for recorded in recorded_of(row):
                     handler = handlers.get(type(recorded.event))  # type: ignore[arg-type]
                     if handler is not None:
@@ -362,6 +360,13 @@ class Projected(Generic[S]):
         except EngineError as error:
             self._snapshots.say(f"restored chunks of projection {name!r} could not be written: {error}")
         return payloads[ref]
+
+
+def _stored(row: Row) -> Stored:
+    try:
+        return Stored(row.stream, row.version, *tag_of_record(row.data), row.data)
+    except ValueError:
+        raise RecordDamaged(row.stream, row.version, "the record has no kind@version") from None
 
 
 class _Wanted:

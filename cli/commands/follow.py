@@ -59,20 +59,20 @@ def tail(
         check_stream_name(run)
 
     def look(opened: Store) -> None:
-        for _ in opened.subscribe(run, after=_begin(opened, run, after), follow=False):
-            pass
+        if not _waits(opened, run, follow):
+            _typed(opened, run)
+            for _ in opened.subscribe(run, after=_begin(opened, run, after), follow=False):
+                pass
 
-    probe(store_path(store), lambda opened: None if _waits(opened, run, follow) else look(_typed(opened, run)))
+    probe(store_path(store), look)
     with open_store(store) as opened:
         if _waits(opened, run, follow):
             note(f"{run} has no events yet: waiting for the first")
+            opened.subscribe(run).poll(None)  # what it is shows in its first event
         _typed(opened, run)
         for recorded in opened.subscribe(run, after=_begin(opened, run, after), follow=follow):
-            if run is not None and recorded.version == 1:
-                _typed(opened, run)
             _show(recorded, run is None, as_json)
-            if follow:
-                sys.stdout.flush()
+            sys.stdout.flush()
 
 
 def _waits(opened: Store, run: str | None, follow: bool) -> bool:
