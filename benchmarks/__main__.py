@@ -9,9 +9,18 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, fold, resume, upcast
+from benchmarks import append, fold, follow, fork, resume, upcast
+from benchmarks import list as listing
 
-BENCHMARKS = {"append": append, "fold": fold, "resume": resume, "upcast": upcast}
+BENCHMARKS = {
+    "append": append,
+    "fold": fold,
+    "follow": follow,
+    "fork": fork,
+    "list": listing,
+    "resume": resume,
+    "upcast": upcast,
+}
 
 
 def versions() -> dict[str, str]:

@@ -14,8 +14,8 @@ import msgspec
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import CheckpointWrite, Row
 from tailfold.engine.checkpoints import check_name
-from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, StoreReadOnly
-from tailfold.engine.events import Event, split_tag
+from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, RecordDamaged, StoreReadOnly
+from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log, Recorded
@@ -52,11 +52,11 @@ class Stored(NamedTuple):
     data: bytes
 
     def payload(self) -> Any:
-        """Return the payload as stored, as plain Python values; None if it cannot be read."""
+        """Return the payload as stored, as plain Python values; raise `RecordDamaged`."""
         try:
             return raw_record(self.data)[RECORD_FIELDS.index("payload")]
-        except ValueError:
-            return None
+        except ValueError as error:
+            raise RecordDamaged(self.stream, self.version, f"the record cannot be read: {error}") from None
 
 
 Wants = Callable[[S, Stored], bool]
@@ -303,13 +303,12 @@ class Projected(Generic[S]):
         handlers, recorded_of, wanted = self._fold.handlers, self._log.recorded, self._wanted
         wants = self._projection.wants
         for row in page:
-            if not wanted(row.data):
+            tag = wanted(row)
+            if tag is None:
                 continue
             try:
-                if wants is not None:
-                    kind, schema_version = tag_of_record(row.data)
-                    if not wants(state, Stored(row.stream, row.version, kind, schema_version, row.data)):
-                        continue
+                if wants is not None and not wants(state, Stored(row.stream, row.version, *tag, row.data)):
+                    continue
                 for recorded in recorded_of(row):
                     handler = handlers.get(type(recorded.event))  # type: ignore[arg-type]
                     if handler is not None:
@@ -365,23 +364,27 @@ class Projected(Generic[S]):
 
 
 class _Wanted:
-    """Says whether a record may be one that a fold handles, by the tag at its front."""
+    """Says what a record is that a fold may handle, by the tag at its front; None for one that it does not."""
 
     def __init__(self, log: Log, fold: Fold[Any]) -> None:
         kinds = {event.kind for event in fold.events}
         steps = log.codec.lifting.upcasters.reaching(kinds)
         self._kinds = kinds | {step.kind for step in steps}  # what a step turns into a handled kind counts, too
-        self._known: dict[bytes, bool] = {}
+        self._known: dict[bytes, tuple[str, int] | None] = {}
 
-    def __call__(self, data: bytes) -> bool:
-        stored = tag_bytes(data)
-        found = self._known.get(stored)
-        return self._look(stored) if found is None else found
-
-    def _look(self, stored: bytes) -> bool:
+    def __call__(self, row: Row) -> tuple[str, int] | None:
+        stored = tag_bytes(row.data)
         try:
-            kind, _ = split_tag(stored.decode())
+            return self._known[stored]
+        except KeyError:
+            return self._look(stored, row)
+
+    def _look(self, stored: bytes, row: Row) -> tuple[str, int] | None:
+        try:
+            found = tag_of_record(row.data)
         except ValueError:
-            return True  # whoever decodes it says what is wrong
-        self._known[stored] = kind in self._kinds
-        return self._known[stored]
+            raise RecordDamaged(row.stream, row.version, "the record has no kind@version") from None
+        wanted = found if found[0] in self._kinds else None
+        if stored:
+            self._known[stored] = wanted
+        return wanted

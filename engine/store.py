@@ -326,7 +326,8 @@ class Store:
         it does not wait busily. With *follow* off it ends at the head as it is now. It starts past *after*: a
         position of the store, or a version of *stream*, which need not exist yet. With a *name* it starts past the
         checkpoint of that name, if there is one, and saves it as it goes: see `Subscription` for when, and for
-        what **at least once** means. Several names see all events, each at its own pace.
+        what **at least once** means. Several names see all events, each at its own pace. Kinds that were not made
+        known (``Store.open(events=…)``) come as `Opaque`.
 
         Raises `BadArgument` if it would start past the end, or if the name is a projection's or of another stream.
         """

@@ -9,13 +9,15 @@ that of a hash array mapped trie, with content addresses.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import struct
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping
+import types
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -121,6 +123,10 @@ class Table(MutableMapping[K, V], Generic[K, V]):
     def items(self) -> ItemsView[K, V]:
         """Return a view of the (key, value) pairs."""
         return _Items(self)
+
+    def values(self) -> ValuesView[V]:
+        """Return a view of the values."""
+        return _Values(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table | dict):
@@ -347,6 +353,15 @@ class _Items(ItemsView[K, V]):
             yield key, value
 
 
+class _Values(ValuesView[V]):
+    """The values of a table, in one walk over it."""
+
+    _mapping: Table[Any, V]
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping.items())
+
+
 def _is_key(key: object) -> bool:
     """Say whether *key* may stand in a table: of an exact type that compares as its bytes do."""
     if type(key) is tuple:
@@ -370,8 +385,28 @@ def _is_fixed(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_is_fixed, value))
     if isinstance(value, msgspec.Struct) and value.__struct_config__.frozen:
-        return all(_is_fixed(getattr(value, name)) for name in value.__struct_fields__)
+        return _is_fixed_class(type(value)) or all(
+            _is_fixed(getattr(value, name)) for name in value.__struct_fields__
+        )
     return False
+
+
+@functools.cache
+def _is_fixed_class(struct: type[msgspec.Struct]) -> bool:
+    """Say whether every field of a frozen struct is annotated with plain fixed types: no need to look at values.
+
+    Decoded values are what the annotations say.
+    """
+    return all(map(_is_fixed_type, (field.type for field in msgspec.structs.fields(struct))))
+
+
+def _is_fixed_type(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Literal or annotation is None:
+        return True
+    if origin in (Union, types.UnionType):
+        return all(map(_is_fixed_type, get_args(annotation)))
+    return isinstance(annotation, type) and origin is None and issubclass(annotation, _FIXED)
 
 
 def _hash(key: bytes) -> bytes:

@@ -13,6 +13,7 @@ class ModelStore:
     positions: list[tuple[str, int]] = field(default_factory=list)
     keys: dict[tuple[str, str], tuple[tuple[Event, ...], int, int]] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
+    checkpoints: dict[str, tuple[int, str | None]] = field(default_factory=dict)
 
     def append(
         self, stream: str, events: list[Event], expected: int, key: str | None, epoch: int | None

@@ -91,17 +91,18 @@ def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    first, growing, laws = blocks(README, "python")
+    first, growing, following, laws = blocks(README, "python")
     definitions, use = re.split(r"\n+with Store", growing, maxsplit=1)
     programs = {
         "first.py": first,
         "chat_room.py": definitions,
         "second.py": f"from chat_room import *\nwith Store{use}",
+        "third.py": following,
         "test_readme.py": laws,
     }
     for name, code in programs.items():
         (tmp_path / name).write_text(code)
-    for name, printed in (("first.py", "seats_bought"), ("second.py", "")):
+    for name, printed in (("first.py", "seats_bought"), ("second.py", ""), ("third.py", "mail about customer-7@2")):
         done = subprocess.run(
             [sys.executable, "-W", "error", name], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
@@ -142,6 +143,7 @@ def test_the_design_tables_are_the_constants() -> None:
     assert first_column(DESIGN, "| table | key | value |") == list(keys.TABLES)
     assert first_column(DESIGN, "| field | type |") == list(RECORD_FIELDS)
     assert first_column(DESIGN, "| field | what |") == list(keys.SnapshotRow.__struct_fields__)
+    assert first_column(DESIGN, "| checkpoint | what |") == list(keys.CheckpointRow.__struct_fields__)
     parts = first_column(DESIGN, "| part | covers |")
     assert parts == list(FoldFacts(run_fold).parts)
     assert first_column(DESIGN, "| durability | acknowledged means") == [d.value for d in Durability]
@@ -164,7 +166,7 @@ def test_the_design_tables_are_the_constants() -> None:
 
 def test_the_invariants_name_tests_that_exist() -> None:
     rows = re.findall(r"^\| (I\d+) \|.*\| (tests/\S+) \|$", DESIGN, re.MULTILINE)
-    assert len(rows) == 13
+    assert len(rows) == 14
     for invariant, path in rows:
         assert f"def test_{invariant.lower()}_" in (ROOT / path).read_text(), (invariant, path)
 

@@ -17,13 +17,14 @@ from tailfold.engine.agent.models import RuleModel
 from tailfold.engine.agent.replay import replay
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
-from tailfold.engine.backend import chain
-from tailfold.engine.backend.port import Backend
+from tailfold.engine.backend import chain, keys
+from tailfold.engine.backend.port import Backend, CheckpointWrite
 from tailfold.engine.errors import BadArgument, Fenced, WrongVersion
 from tailfold.engine.loading import refold
 from tailfold.engine.snapshot_report import prune
 from tailfold.snapshots import every
 
+from tests.books import BOOKS
 from tests.domain import Deposited, account
 from tests.growing import Said, talk
 
@@ -105,6 +106,23 @@ def test_i7_a_snapshot_at_v_equals_the_fold_of_1_to_v(backend: Backend) -> None:
         assert found is not None, why
         truth = refold(store.log, store.snapshots, "a", talk, key.version)
         assert facts.codec.encode(found.state).body == truth.body
+
+
+def test_i8_a_checkpoint_never_passes_the_last_position(filled: Store) -> None:
+    backend = filled.backend
+    assert len(list(filled.subscribe(name="all", follow=False))) == 60
+    assert len(list(filled.subscribe("a", name="one", follow=False))) == 20
+    filled.project(BOOKS).save()
+    assert [(c.name, c.position) for c in filled.checkpoints()] == [("all", 60), ("books", 60), ("one", 20)]
+    for name, place, stream in (("all", 61, None), ("one", 21, "a"), ("new", 1, "no such stream")):
+        with pytest.raises(BadArgument, match="I8"):
+            filled.reset_checkpoint(name, place, stream=stream)
+        row = keys.encode(keys.CheckpointRow(place, stream, 0))
+        with pytest.raises(BadArgument, match="I8"):
+            backend.put_checkpoint(name, CheckpointWrite(place, row, stream=stream, reset=True))
+    row = keys.encode(keys.CheckpointRow(30, None, 0))
+    assert not backend.put_checkpoint("all", CheckpointWrite(30, row)), "nor does it go back by itself"
+    assert [(c.name, c.position) for c in filled.checkpoints()] == [("all", 60), ("books", 60), ("one", 20)]
 
 
 def test_i12_what_is_acknowledged_is_durable(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Both backends agree with a plain-Python model, and keep I1–I6 and I12, after every step."""
+"""Both backends agree with a plain-Python model, and keep I1–I6, I8 and I12, after every step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tailfold.engine import ANY, EXISTS, Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.lmdb import check_pages
-from tailfold.engine.backend.port import Append, Appended, IdRow
-from tailfold.engine.errors import Fenced, KeyReused, StreamNotFound, WrongVersion
+from tailfold.engine.backend.port import Append, Appended, CheckpointWrite, IdRow
+from tailfold.engine.errors import BadArgument, Fenced, KeyReused, StreamNotFound, WrongVersion
 
 from tests.domain import Account, Deposited, Noted, Withdrawn, account
 from tests.model import ModelStore
@@ -164,6 +164,47 @@ class Agreement(RuleBasedStateMachine):
             store.close()
         self.open()
 
+    @rule(
+        name=st.sampled_from(["f", "g"]),
+        place=st.integers(0, 12),
+        of=st.one_of(st.none(), NAMES),
+        reset=st.booleans(),
+        needed=st.booleans(),
+    )
+    def checkpoint(self, name: str, place: int, of: str | None, reset: bool, needed: bool) -> None:
+        """Forwards only, unless it is reset; never past the last position (I8); whole with its chunks or absent."""
+        row = keys.encode(keys.CheckpointRow(place, of, self.now))
+        write = CheckpointWrite(place, row, stream=of, reset=reset, needs=[b"x" * 16] if needed else [])
+        last = len(self.model.positions) if of is None else len(self.model.streams.get(of, []))
+        before = self.model.checkpoints.get(name)
+        moves = reset or before is None or (before[1] == of and before[0] <= place)
+        for store in self.stores.values():
+            if place > last:
+                with pytest.raises(BadArgument, match="I8"):
+                    store.backend.put_checkpoint(name, write)
+            else:
+                assert store.backend.put_checkpoint(name, write) == (moves and not needed)
+        if place <= last and moves and not needed:
+            self.model.checkpoints[name] = place, of
+
+    @rule(name=st.sampled_from(["f", "g"]))
+    def drop_checkpoint(self, name: str) -> None:
+        there = self.model.checkpoints.pop(name, None) is not None
+        for store in self.stores.values():
+            assert store.drop_checkpoint(name) == there
+
+    @rule(stream=st.one_of(st.none(), NAMES), after=st.integers(0, 6))
+    def subscribe(self, stream: str | None, after: int) -> None:
+        events = self.model.streams.get(stream, []) if stream else self.model.positions
+        for store in self.stores.values():
+            if after > len(events):
+                with pytest.raises(BadArgument):
+                    store.subscribe(stream, after=after)
+                continue
+            found = [(r.stream, r.version) for r in store.subscribe(stream, after=after, follow=False)]
+            wanted = [(stream, v) for v in range(1, len(events) + 1)] if stream else events
+            assert found == wanted[after:]
+
     @rule(stream=NAMES, after=st.integers(0, 6), upto=st.integers(0, 9), limit=st.integers(0, 4))
     def read(self, stream: str, after: int, upto: int, limit: int) -> None:
         events = self.model.streams.get(stream)
@@ -199,6 +240,8 @@ class Agreement(RuleBasedStateMachine):
             positions = [(r.stream, r.version) for r in store.backend.rows_by_position(after=0, limit=10**6)]
             assert positions == self.model.positions, "I2, I3"
             assert store.backend.count() == (len(self.model.streams), len(self.model.positions))
+            found = {c.name: (c.position, c.stream) for c in store.checkpoints()}
+            assert found == self.model.checkpoints, "I8"
             for head in heads:
                 rows = store.backend.rows(head.stream, after=0, upto=10**6, limit=10**6)
                 assert [r.version for r in rows] == list(range(1, head.version + 1)), "I1"

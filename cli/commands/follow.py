@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +18,8 @@ from tailfold.engine.names import check_stream_name
 from tailfold.engine.records import tag_of_record
 from tailfold.engine.transfer import line_of
 
+LEVELS_MAX = 20
+"""Steps to the right, however deep the tree is."""
 SHOWN = 10
 """Events that tail shows of what is there, unless it is told where to begin."""
 
@@ -67,13 +70,11 @@ def tail(
         run = run_named(opened, run) if run is not None else None
         if _waits(opened, run, follow):
             note(f"{run} has no events yet: waiting for the first")
+            opened.subscribe(run).poll(None)  # what it is shows in its first event
         _typed(opened, run)
         for recorded in opened.subscribe(run, after=_begin(opened, run, after), follow=follow):
-            if run is not None and recorded.version == 1:
-                _typed(opened, run)
             _show(recorded, run is None, as_json)
-            if follow:
-                sys.stdout.flush()
+            sys.stdout.flush()
 
 
 def _waits(opened: Store, run: str | None, follow: bool) -> bool:
@@ -123,7 +124,8 @@ def trace(
 ) -> None:
     """Trace an event: what led to it, from the root down, and below it all that it caused, in any stream.
 
-    Events name their cause when they are appended; one that was appended without is a root, and nothing is guessed.
+    A line is caused by the one above it, unless it names another (←). Events name their cause when they are
+    appended; one that was appended without is a root, and nothing is guessed.
 
     Examples:
 
@@ -137,23 +139,26 @@ def trace(
     if as_json:
         emit(shown)
         return
-    indent = 0
     if shown["outside"] is not None:
-        say_line(f"{shown['outside']}  (not an event of this store)")
-        indent = 1
-    path = [*reversed(shown["causes"]), shown["event"]]
-    for one in path:
-        mark = "  ◀ traced" if one is shown["event"] else ""
-        say_line(f"{'  ' * indent}{_node(one)}{mark}")
-        indent += 1
-    for one in shown["effects"]:
-        say_line(f"{'  ' * (indent + one['depth'] - 1)}{_node(one)}")
-    if len(path) == 1 and not shown["effects"]:
+        say_line(f"{shown['outside']}  (no event of this store)")
+    for one in reversed(shown["causes"]):
+        say_line(f"{one['id']}  {one['kind']}")
+    say_line(f"{shown['event']['id']}  {shown['event']['kind']}  ◀ traced")
+    _show_effects(shown["event"]["id"], shown["effects"])
+    if not (shown["causes"] or shown["effects"] or shown["outside"]):
         note("it names no cause, and no event names it as its cause")
 
 
-def _node(one: dict[str, Any]) -> str:
-    return f"{one['id']}  {one['kind']}"
+def _show_effects(root: str, effects: list[dict[str, Any]]) -> None:
+    """Show a line an effect: an only effect under its cause, several one step to the right, naming their cause."""
+    effects_of = Counter(one["cause"] for one in effects)
+    level, above = {root: 0}, root
+    for one in effects:
+        cause = one["cause"]
+        level[one["id"]] = min(LEVELS_MAX, level[cause] + (effects_of[cause] > 1))
+        because = "" if cause == above else f"  ← {cause}"
+        say_line(f"{'  ' * level[one['id']]}{one['id']}  {one['kind']}{because}")
+        above = one["id"]
 
 
 def _traced(opened: Store, run: str, version: int) -> bytes:
