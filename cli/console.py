@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.text import Text
-from tailfold.engine.transfer import time_text as time_text
+from tailfold.engine.exporting import time_text as time_text
 
 _encode = msgspec.json.Encoder().encode
 

@@ -1,4 +1,4 @@
-"""Record bytes ↔ events, in one msgspec call. The only module that builds or reads record bytes.
+"""Record bytes ↔ events, in one msgspec call. Only this module builds record bytes; `rawrecords` looks at them.
 
 A record is one msgpack array, [kind@version, time, causation, correlation, payload], and for every
 (kind, version) there is a generated class with that tag, so that one decode gives a typed event. An older version
@@ -12,7 +12,6 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
@@ -39,13 +38,17 @@ from tailfold.engine.events import (
     tag_of,
 )
 from tailfold.engine.lifting import Lifting
+from tailfold.engine.rawrecords import (
+    RECORD_BYTES_MAX,
+    RECORD_FIELDS,
+    blobs_in,
+    format_needed,
+    raw_record,
+    stored_tag,
+    tag_of_record,
+    tags_in,
+)
 from tailfold.upcasters import Standing, Upcasters
-
-RECORD_BYTES_MAX = 64 << 20
-"""The largest record; larger content belongs into a `Blob`."""
-
-RECORD_FIELDS = ("tag", "time_ns", "causation", "correlation", "payload")
-"""The fields of a record in their order. Later formats may append, never reorder."""
 
 E = TypeVar("E", bound=type[Event])
 
@@ -75,13 +78,6 @@ class Newer(Enum):
     """Raise `SchemaTooNew`: half an answer is none. The default."""
     OPAQUE = "opaque"
     """Keep it opaque, flagged and counted, and pass over it in folds: for looking at a journal from older code."""
-
-
-class _HasTag(msgspec.Struct, array_like=True):
-    tag: Any
-
-
-_decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 
 
 class Codec:
@@ -332,9 +328,9 @@ class Codec:
 
     def _decode_unusual(self, stream: str, version: int, data: bytes, error: Exception) -> Any:
         try:
-            stored = _decode_tag(data).tag
+            stored = stored_tag(data)
             kind, schema_version = split_tag(stored)
-        except (msgspec.MsgspecError, ValueError, AttributeError):
+        except ValueError:
             raise RecordDamaged(stream, version, "the record has no kind@version") from None
         known = self._known.get(kind, 0)
         met = stored in self._classes
@@ -399,59 +395,6 @@ class _Lifted(msgspec.Struct, gc=False):
     causation: str | None
     correlation: str | None
     payload: Any
-
-
-def tag_of_record(data: bytes) -> tuple[str, int]:
-    """Return (kind, schema version) of record bytes without decoding the payload; raise ValueError."""
-    try:
-        return split_tag(_decode_tag(data).tag)
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise ValueError(str(error)) from None
-
-
-def format_needed(data: bytes) -> int:
-    """Return the least store format that can hold record bytes; raise ValueError."""
-    return 2 if tag_of_record(data)[0] == COMPOSITE_KIND else 1
-
-
-def tags_in(data: bytes) -> list[str]:
-    """Return the tags of what record bytes say: of each part of a composite, else its own; raise ValueError."""
-    kind, version = tag_of_record(data)
-    if kind != COMPOSITE_KIND:
-        return [tag(kind, version)]
-    try:
-        return [str(stored) for stored, _ in raw_record(data)[RECORD_FIELDS.index("payload")]]
-    except TypeError as error:
-        raise ValueError(f"not a composite: {error}") from None
-
-
-def raw_record(data: bytes) -> list[Any]:
-    """Decode record bytes to builtins, as stored; raise ValueError. For looking at any journal."""
-    try:
-        fields = msgspec.msgpack.decode(data)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(fields, list) or len(fields) < len(RECORD_FIELDS):
-        raise ValueError(f"a record is an array of {len(RECORD_FIELDS)} fields")
-    return fields
-
-
-def blobs_in(data: bytes) -> list[bytes]:
-    """Return the digests of the blobs that record bytes refer to, whatever their kind; raise ValueError."""
-    if b"blob" not in data:  # most records have none, and need no decoding to know it
-        return []
-    found: list[bytes] = []
-    todo: list[Any] = [raw_record(data)[-1]]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, list):
-            todo += value
-        elif isinstance(value, dict):
-            if value.keys() == {"blob", "size"} and isinstance(value["blob"], str):
-                with suppress(ValueError):
-                    found.append(bytes.fromhex(value["blob"]))
-            todo += value.values()
-    return [digest for digest in found if len(digest) == Blob.DIGEST_BYTES]
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from tailfold.engine import ANY, Blob, Store
 from tailfold.engine.backend import keys
+from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import BlobDamaged, FormatTooNew, RecordDamaged, StoreDamaged, StoreNotFound
 
 from tests.cli.command import QUESTION, json_lines, tailfold
@@ -261,7 +262,7 @@ def test_i10_a_store_of_a_future_format_is_refused_by_name_and_nothing_written(
     names = sorted(p.name for p in copy.iterdir())
     with pytest.raises(FormatTooNew) as refused:
         Store.open(copy)
-    assert (refused.value.found, refused.value.known) == (99, 1)
+    assert (refused.value.found, refused.value.known) == (99, FORMAT_VERSION)
     for command in COMMANDS:
         done = tailfold(copy, *command)
         assert done.returncode == 8, command

@@ -61,6 +61,7 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
     plan = Plan()
     links: dict[str, bytes] = {}
     versions: dict[str, int] = {}
+    known: set[tuple[str, tuple[str, ...]]] = set()
     for rows in by_position(rewriter.backend, 0, upto):
         for row in rows:
             check_row(row, links, versions)
@@ -71,8 +72,12 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
             plan.after[tag(*tag_of_record(one.data))] += 1
             plan.said.update(one.tags)
             plan.types.update(one.types)
-            if one.how in (How.LIFTED, How.SPLIT, How.DROPPED) and one.stored not in plan.steps:
-                plan.steps[one.stored] = rewriter.steps(one.row.stream, one.stored)
+            if one.how in (How.LIFTED, How.SPLIT, How.DROPPED):
+                tags = tuple(tags_in(one.row.data))
+                if (one.stored, tags) not in known:
+                    known.add((one.stored, tags))
+                    steps = plan.steps.setdefault(one.stored, [])
+                    steps += [step for step in rewriter.steps(one.row.stream, tags) if step not in steps]
         plan.events += len(rows)
         if progress:
             progress("looking through the source", plan.events, upto)
