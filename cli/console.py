@@ -87,7 +87,7 @@ def progress_bar(text: str, total: int) -> Iterator[Progress | None]:
     if not sys.stderr.isatty() or total < 10_000:
         yield None
         return
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task(text, total=total)
         yield progress
