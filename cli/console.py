@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.text import Text
-from tailfold.engine.transfer import time_text as time_text
+from tailfold.engine.exporting import time_text as time_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -87,7 +87,7 @@ def progress_bar(text: str, total: int) -> Iterator[Progress | None]:
     if not sys.stderr.isatty() or total < 10_000:
         yield None
         return
-    columns = (TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         progress.add_task(text, total=total)
         yield progress

@@ -15,7 +15,7 @@ from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.errors import BadArgument, StreamNotFound
 from tailfold.engine.events import COMPOSITE_TAG
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import raw_record
+from tailfold.engine.rawrecords import raw_record
 from tailfold.snapshots import never
 
 STORE_VARIABLE = "TAILFOLD_STORE"

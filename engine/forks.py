@@ -14,7 +14,7 @@ from tailfold.engine.backend.port import Backend, Head, Piece, Swept
 from tailfold.engine.errors import BadArgument, StreamDeleted, StreamExists, StreamNotFound
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import STREAM_NAME_MAX_BYTES, check_stream_name
-from tailfold.engine.records import blobs_in, time_of_record
+from tailfold.engine.rawrecords import blobs_in, time_of_record
 
 
 class Branch(NamedTuple):

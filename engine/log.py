@@ -11,7 +11,8 @@ from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend,
 from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
 from tailfold.engine.events import Event, Opaque, tag
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import Codec, DecodedRecord, describe, read_description, tag_of_record
+from tailfold.engine.rawrecords import tag_of_record
+from tailfold.engine.records import Codec, DecodedRecord, describe, read_description
 
 ROWS_PER_PAGE = 256
 """Rows fetched in one read transaction: no reader pins pages while its caller works."""

@@ -19,7 +19,7 @@ from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log, Recorded
-from tailfold.engine.records import RECORD_FIELDS, raw_record, tag_bytes, tag_of_record
+from tailfold.engine.rawrecords import RECORD_FIELDS, raw_record, tag_bytes, tag_of_record
 from tailfold.engine.snapshotting import HealingReader, Snapshots, needs_of
 from tailfold.engine.subscriptions import store_page
 from tailfold.snapshots import fingerprint

@@ -1,4 +1,4 @@
-"""Record bytes ↔ events, in one msgspec call. The only module that builds or reads record bytes.
+"""Record bytes ↔ events, in one msgspec call. Only this module builds record bytes; `rawrecords` looks at them.
 
 A record is one msgpack array, [kind@version, time, causation, correlation, payload], and for every
 (kind, version) there is a generated class with that tag, so that one decode gives a typed event. An older version
@@ -12,7 +12,6 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
@@ -39,13 +38,13 @@ from tailfold.engine.events import (
     tag_of,
 )
 from tailfold.engine.lifting import Lifting
+from tailfold.engine.rawrecords import (
+    RECORD_BYTES_MAX,
+    RECORD_FIELDS,
+    raw_record,
+    stored_tag,
+)
 from tailfold.upcasters import Chain, Standing, Upcasters
-
-RECORD_BYTES_MAX = 64 << 20
-"""The largest record; larger content belongs into a `Blob`."""
-
-RECORD_FIELDS = ("tag", "time_ns", "causation", "correlation", "payload")
-"""The fields of a record in their order. Later formats may append, never reorder."""
 
 E = TypeVar("E", bound=type[Event])
 
@@ -75,39 +74,6 @@ class Newer(Enum):
     """Raise `SchemaTooNew`: half an answer is none. The default."""
     OPAQUE = "opaque"
     """Keep it opaque, flagged and counted, and pass over it in folds: for looking at a journal from older code."""
-
-
-class _HasTag(msgspec.Struct, array_like=True):
-    tag: Any
-
-
-class _HasTime(msgspec.Struct, array_like=True):
-    tag: Any
-    time_ns: int
-
-
-_decode_time = msgspec.msgpack.Decoder(_HasTime).decode
-
-
-class _HasCause(msgspec.Struct, array_like=True):
-    tag: Any
-    time_ns: Any
-    causation: str | None
-
-
-_decode_cause = msgspec.msgpack.Decoder(_HasCause).decode
-
-
-class _HasPayload(msgspec.Struct, array_like=True):
-    tag: Any
-    time_ns: Any
-    causation: Any
-    correlation: Any
-    payload: msgspec.Raw
-
-
-_decode_raw = msgspec.msgpack.Decoder(_HasPayload).decode
-_decode_tag = msgspec.msgpack.Decoder(_HasTag).decode
 
 
 class Codec:
@@ -300,7 +266,12 @@ class Codec:
         """Return tag and payload of *event*, equal for equal events: sets and dictionaries are in order."""
         if isinstance(event, Opaque):
             return tag(event.opaque_kind, event.opaque_version), event.payload
-        return tag_of(type(event)), self._encode_content(event)
+        try:
+            return tag_of(type(event)), self._encode_content(event)
+        except TypeError:
+            # msgspec knows no order of keys that are not texts. As texts they have one; the size tells 1 from "1".
+            plain = msgspec.to_builtins(event, enc_hook=self._encode_hook, str_keys=True, order="deterministic")
+            return tag_of(type(event)), self._encode_content([len(self._encode(event)), plain])
 
     def _encode_hook(self, value: Any) -> Any:
         if isinstance(value, Blob):
@@ -375,9 +346,9 @@ class Codec:
 
     def _decode_unusual(self, stream: str, version: int, data: bytes, error: Exception) -> Any:
         try:
-            stored = _decode_tag(data).tag
+            stored = stored_tag(data)
             kind, schema_version = split_tag(stored)
-        except (msgspec.MsgspecError, ValueError, AttributeError):
+        except ValueError:
             raise RecordDamaged(stream, version, "the record has no kind@version") from None
         known = self._known.get(kind, 0)
         met = stored in self._classes
@@ -444,109 +415,6 @@ class _Lifted(msgspec.Struct, gc=False):
     payload: Any
 
 
-def tag_of_record(data: bytes) -> tuple[str, int]:
-    """Return (kind, schema version) of record bytes without decoding the payload; raise ValueError."""
-    try:
-        return split_tag(_decode_tag(data).tag)
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise ValueError(str(error)) from None
-
-
-def format_needed(data: bytes) -> int:
-    """Return the least store format that can hold record bytes; raise ValueError."""
-    return 2 if tag_of_record(data)[0] == COMPOSITE_KIND else 1
-
-
-def tags_in(data: bytes) -> list[str]:
-    """Return the tags of what record bytes say: of each part of a composite, else its own; raise ValueError."""
-    kind, version = tag_of_record(data)
-    if kind != COMPOSITE_KIND:
-        return [tag(kind, version)]
-    try:
-        return [str(stored) for stored, _ in raw_record(data)[RECORD_FIELDS.index("payload")]]
-    except TypeError as error:
-        raise ValueError(f"not a composite: {error}") from None
-
-
-def time_of_record(data: bytes) -> int:
-    """Return the time of record bytes (UTC nanoseconds) without decoding the payload; raise ValueError."""
-    try:
-        return _decode_time(data).time_ns
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-
-
-def tag_bytes(data: bytes) -> bytes:
-    """Return the tag at the front of record bytes as it stands there; empty if it cannot be told that simply.
-
-    For passing over records that nobody wants: nothing is decoded.
-    """
-    head = data[1:3]
-    if len(head) == 2 and 0xA0 <= head[0] <= 0xBF:  # msgpack: a short text, its length in five bits
-        return data[2 : 2 + (head[0] & 31)]
-    if len(head) == 2 and head[0] == 0xD9:  # a text of up to 255 bytes
-        return data[3 : 3 + head[1]]
-    return b""
-
-
-def causation_of(data: bytes) -> str | None:
-    """Return the causation of record bytes without decoding the payload; raise ValueError."""
-    try:
-        return _decode_cause(data).causation
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-
-
-def stored_payloads(data: bytes) -> list[tuple[str, int, bytes]]:
-    """Return (kind, schema version, payload bytes) of record bytes: of each part of a composite, else its own.
-
-    The payloads are as they stand there. Raises ValueError.
-    """
-    try:
-        record = _decode_raw(data)
-        kind, version = split_tag(record.tag)
-        if kind != COMPOSITE_KIND:
-            return [(kind, version, bytes(record.payload))]
-        parts = msgspec.msgpack.decode(record.payload, type=list[tuple[str, msgspec.Raw]])
-        return [(*split_tag(stored), bytes(payload)) for stored, payload in parts]
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise ValueError(str(error)) from None
-
-
-def as_record(kind: str, version: int, payload: bytes) -> bytes:
-    """Return record bytes of a payload alone, without time and causes: for decoding it as a record is decoded."""
-    return msgspec.msgpack.encode([tag(kind, version), 0, None, None, msgspec.Raw(payload)])
-
-
-def raw_record(data: bytes) -> list[Any]:
-    """Decode record bytes to builtins, as stored; raise ValueError. For looking at any journal."""
-    try:
-        fields = msgspec.msgpack.decode(data)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(fields, list) or len(fields) < len(RECORD_FIELDS):
-        raise ValueError(f"a record is an array of {len(RECORD_FIELDS)} fields")
-    return fields
-
-
-def blobs_in(data: bytes) -> list[bytes]:
-    """Return the digests of the blobs that record bytes refer to, whatever their kind; raise ValueError."""
-    if b"blob" not in data:  # most records have none, and need no decoding to know it
-        return []
-    found: list[bytes] = []
-    todo: list[Any] = [raw_record(data)[-1]]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, list):
-            todo += value
-        elif isinstance(value, dict):
-            if value.keys() == {"blob", "size"} and isinstance(value["blob"], str):
-                with suppress(ValueError):
-                    found.append(bytes.fromhex(value["blob"]))
-            todo += value.values()
-    return [digest for digest in found if len(digest) == Blob.DIGEST_BYTES]
-
-
 @functools.cache
 def describe(event_type: type[Event]) -> tuple[str, bytes]:
     """Return (tag, description) for the registry of kinds: field names, types and defaults as msgpack."""
@@ -606,24 +474,12 @@ def _record_class(stored: str, payload: Any, then: Callable[[Any], None] | None 
 
 
 __all__ = [
-    "RECORD_BYTES_MAX",
-    "RECORD_FIELDS",
     "Codec",
     "DecodedRecord",
     "Encoded",
     "Newer",
-    "as_record",
-    "blobs_in",
-    "causation_of",
     "describe",
     "describe_fields",
     "fields_of",
-    "format_needed",
-    "raw_record",
     "read_description",
-    "stored_payloads",
-    "tag_bytes",
-    "tag_of_record",
-    "tags_in",
-    "time_of_record",
 ]

@@ -12,7 +12,8 @@ from tailfold.engine.backend.port import Head, Row
 from tailfold.engine.errors import BadArgument, EngineError, RecordDamaged, StepFailed, StreamNotFound
 from tailfold.engine.events import COMPOSITE_KIND, Event, Opaque, tag
 from tailfold.engine.log import RECORDS_PER_PAGE, Log
-from tailfold.engine.records import Newer, as_record, raw_record, stored_payloads, tag_of_record
+from tailfold.engine.rawrecords import as_record, raw_record, stored_payloads, tag_of_record
+from tailfold.engine.records import Newer
 from tailfold.upcasters import LiftError, Stage, Standing, corpus
 
 Only = Callable[[str], bool]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tailfold.engine.backend.port import Row
 from tailfold.engine.errors import RecordDamaged, StreamNotFound
 from tailfold.engine.log import ROWS_PER_PAGE, Log, event_id
-from tailfold.engine.records import causation_of
+from tailfold.engine.rawrecords import causation_of
 
 
 class Effect(NamedTuple):

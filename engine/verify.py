@@ -11,7 +11,7 @@ from tailfold.engine.backend.port import Head, Row, Tombstone
 from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
 from tailfold.engine.events import Blob
 from tailfold.engine.log import ROWS_PER_PAGE, Log
-from tailfold.engine.records import blobs_in
+from tailfold.engine.rawrecords import blobs_in
 
 FINDINGS_MAX = 1000
 

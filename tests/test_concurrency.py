@@ -11,8 +11,10 @@ import threading
 import time
 from pathlib import Path
 
+import lmdb
 import pytest
 from tailfold.engine import ANY, Store, leases
+from tailfold.engine.backend.lmdb.environment import Environment
 from tailfold.engine.backend.port import Backend, Holder, Lease
 from tailfold.engine.errors import Fenced, LeaseHeld, StoreClosed, WrongVersion
 
@@ -134,6 +136,22 @@ def test_processes_write_one_store_and_grow_its_map_under_each_other(tmp_path: P
         assert store.head("shared").version == 900
         assert store.backend.count() == (4, 1800)
         assert store.verify().findings == []
+
+
+def test_a_store_is_opened_while_another_process_grows_its_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = Environment._prepare
+    grown = iter([True, True, False])
+
+    def resized(self: Environment) -> object:
+        if next(grown):
+            raise lmdb.MapResizedError("grown")
+        return prepare(self)
+
+    monkeypatch.setattr(Environment, "_prepare", resized)
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=0)
 
 
 # -- leases ----------------------------------------------------------------------------------------------

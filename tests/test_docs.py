@@ -20,7 +20,7 @@ from tailfold.engine.backend.commit import GROUP_MAX
 from tailfold.engine.backend.port import FORMAT_LEAST, FORMAT_VERSION, HASH_BYTES
 from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.names import KIND_MAX_BYTES, RUN_ID_MAX_CHARS, STREAM_NAME_MAX_BYTES
-from tailfold.engine.records import RECORD_BYTES_MAX, RECORD_FIELDS
+from tailfold.engine.rawrecords import RECORD_BYTES_MAX, RECORD_FIELDS
 
 from tests.cli.command import PROGRAM, environment
 

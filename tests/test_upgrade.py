@@ -10,8 +10,9 @@ import pytest
 from tailfold.engine import Blob, MemoryBackend, Store
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import FormatTooNew
+from tailfold.engine.exporting import export
+from tailfold.engine.importing import check, import_stream
 from tailfold.engine.migration import Schema, migrate
-from tailfold.engine.transfer import check, export, import_stream
 from tailfold.upcasters import Upcasters
 
 from tests import shop

@@ -14,9 +14,9 @@ from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_ru
 from tailfold.engine import Opaque, Recorded, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.errors import StreamNotFound
+from tailfold.engine.exporting import line_of
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import tag_of_record
-from tailfold.engine.transfer import line_of
+from tailfold.engine.rawrecords import tag_of_record
 
 LEVELS_MAX = 20
 """Steps to the right, however deep the tree is."""

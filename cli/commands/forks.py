@@ -23,10 +23,10 @@ from tailfold.engine import Head, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
+from tailfold.engine.exporting import line_of
 from tailfold.engine.forks import Branch, changed
 from tailfold.engine.names import check_run_id
 from tailfold.engine.snapshot_report import prune
-from tailfold.engine.transfer import line_of
 from tailfold.snapshots import to_plain
 
 VersionOption = Annotated[

@@ -23,11 +23,12 @@ from tailfold.cli.options import (
     open_to_start,
     run_named,
 )
-from tailfold.engine import Opaque, Store, transfer
+from tailfold.engine import Opaque, Store, importing
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
+from tailfold.engine.exporting import export as export_lines
+from tailfold.engine.exporting import line_of
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.transfer import line_of
 from tailfold.snapshots import state_hash, to_plain
 
 
@@ -103,7 +104,7 @@ def export(
     """
 
     def exported(opened: Store) -> Iterator[dict[str, Any]]:
-        return transfer.export(opened.log, run_named(opened, run), records=records)
+        return export_lines(opened.log, run_named(opened, run), records=records)
 
     with open_run(store, run, also=exported) as opened:
         lines = (msgspec.json.encode(line) for line in exported(opened))
@@ -153,11 +154,11 @@ def import_run(
         total = sum(1 for _ in lines)
         lines.seek(0)
         with counting("checking", total) as advance:
-            checked = transfer.check(lines, progress=advance)
+            checked = importing.check(lines, progress=advance)
         lines.seek(0)
         with open_to_start(store) as opened, counting("importing", total) as advance:
             try:
-                done = transfer.import_stream(opened.log, checked, lines, name=name, progress=advance)
+                done = importing.import_stream(opened.log, checked, lines, name=name, progress=advance)
             except KeyboardInterrupt:
                 note("interrupted; what was imported is kept. Go on with the same command")
                 raise

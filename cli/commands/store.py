@@ -13,7 +13,7 @@ from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, 
 from tailfold.engine import Store
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.records import tag_of_record
+from tailfold.engine.rawrecords import tag_of_record
 
 
 def verify(

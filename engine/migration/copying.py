@@ -19,14 +19,8 @@ from tailfold.engine.migration.plan import Plan, Progress, pages, runs
 from tailfold.engine.migration.rewriting import Rewriter, Rewritten
 from tailfold.engine.migration.shape import Fork, Shape
 from tailfold.engine.origin import Taken, read_origin, read_taken, taken_row
-from tailfold.engine.records import (
-    RECORD_FIELDS,
-    Codec,
-    describe,
-    format_needed,
-    raw_record,
-    tag_of_record,
-)
+from tailfold.engine.rawrecords import RECORD_FIELDS, format_needed, raw_record, tag_of_record
+from tailfold.engine.records import Codec, describe
 
 BLOBS_PER_COMMIT = 16
 IDS_PER_COMMIT = 1000

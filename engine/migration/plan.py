@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.port import Backend, Row
-from tailfold.engine.errors import RecordDamaged, SchemaError
-from tailfold.engine.events import Event, tag
+from tailfold.engine.errors import BlobDamaged, RecordDamaged, SchemaError
+from tailfold.engine.events import Blob, Event, tag
 from tailfold.engine.log import ROWS_PER_PAGE
 from tailfold.engine.migration.rewriting import How, Rewriter, Rewritten
 from tailfold.engine.migration.shape import Shape
-from tailfold.engine.records import tag_of_record, tags_in
+from tailfold.engine.rawrecords import blobs_in, tag_of_record, tags_in
 
 FAILURES_MAX = 1000
 Progress = Callable[[str, int, int], None]
@@ -59,14 +59,20 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
     """Rewrite every record of the source at positions 1..*upto* and keep only the count.
 
     The source has to be sound for that: raises `RecordDamaged` where chain, versions or positions are not as they
-    were written. Raises the first `SchemaError`, or with *go_on* gathers them.
+    were written, or a blob is missing, `BlobDamaged` for a blob that is another. Raises the first `SchemaError`, or
+    with *go_on* gathers them.
     """
     plan = Plan()
+    held = _sound_blobs(rewriter.backend)
     links: dict[str, bytes] = {}
     versions: dict[str, int] = {}
+    known: set[tuple[str, tuple[str, ...]]] = set()
     for rows in by_position(rewriter.backend, rewriter.shape, 0, upto):
         for row in rows:
             check_row(row, links, versions, rewriter.shape)
+            for digest in blobs_in(row.data):
+                if digest not in held and rewriter.backend.blob(digest) is None:
+                    raise RecordDamaged(row.stream, row.version, f"blob {digest.hex()} is missing")
             plan.before[tag(*tag_of_record(row.data))] += 1
         for one in _rewrite(rewriter, rows, plan if go_on else None):
             plan.how[one.how] += 1
@@ -74,8 +80,12 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
             plan.after[tag(*tag_of_record(one.data))] += 1
             plan.said.update(one.tags)
             plan.types.update(one.types)
-            if one.how in (How.LIFTED, How.SPLIT, How.DROPPED) and one.stored not in plan.steps:
-                plan.steps[one.stored] = rewriter.steps(one.row.stream, one.stored)
+            if one.how in (How.LIFTED, How.SPLIT, How.DROPPED):
+                tags = tuple(tags_in(one.row.data))
+                if (one.stored, tags) not in known:
+                    known.add((one.stored, tags))
+                    steps = plan.steps.setdefault(one.stored, [])
+                    steps += [step for step in rewriter.steps(one.row.stream, tags) if step not in steps]
         plan.events += len(rows)
         if progress:
             progress("looking through the source", rows[-1].position, upto)
@@ -84,6 +94,18 @@ def make_plan(rewriter: Rewriter, upto: int, *, go_on: bool = False, progress: P
     plan.streams = len(rewriter.shape.heads)
     plan.upto = upto
     return plan
+
+
+def _sound_blobs(backend: Backend) -> set[bytes]:
+    held: set[bytes] = set()
+    after = b""
+    while page := backend.blobs(after=after):
+        for digest, content in page:
+            if Blob.digest_of(content) != digest:
+                raise BlobDamaged(digest.hex())
+            held.add(digest)
+        after = page[-1][0]
+    return held
 
 
 def _rewrite(rewriter: Rewriter, rows: list[Row], plan: Plan | None) -> list[Rewritten]:

@@ -7,15 +7,16 @@ split or dropped becomes one composite record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from tailfold.engine.backend.port import Backend, Row
-from tailfold.engine.events import Event, tag, tag_of
+from tailfold.engine.events import Event, split_tag, tag, tag_of
 from tailfold.engine.fold import Fold
 from tailfold.engine.migration.shape import Shape
-from tailfold.engine.records import Codec, tag_of_record, tags_in
+from tailfold.engine.rawrecords import tag_of_record, tags_in
+from tailfold.engine.records import Codec
 from tailfold.engine.store import Store
 from tailfold.snapshots import never
 from tailfold.upcasters import Standing, Upcasters
@@ -103,13 +104,13 @@ class Rewriter:
         records = codec.decode_page(reader, rows[0].version - 1, [row.data for row in rows])
         return [_rewritten(codec, row, record) for row, record in zip(rows, records, strict=True)]
 
-    def steps(self, stream: str, stored: str) -> list[str]:
-        """Return the labels of the steps that a record with the tag *stored* may pass."""
+    def steps(self, stream: str, tags: Iterable[str]) -> list[str]:
+        """Return the labels of the steps that what is stored under *tags* may pass."""
         schema = self.schema(stream)
         if schema is None:
             return []
-        kind, _, version = stored.rpartition("@")
-        return [step.label for step in self.store(schema).log.codec.lifting.chain.steps_from(kind, int(version))]
+        steps_from = self.store(schema).log.codec.lifting.chain.steps_from
+        return [step.label for stored in tags for step in steps_from(*split_tag(stored))]
 
 
 def _kept(row: Row, how: How) -> Rewritten:

@@ -14,7 +14,8 @@ from tailfold.engine.backend import chain
 from tailfold.engine.backend.lmdb import environment
 from tailfold.engine.backend.port import Append, Appended, Backend
 from tailfold.engine.errors import FormatTooNew, RecordDamaged, SchemaError, SchemaTooNew, Undecodable, UnknownKind
-from tailfold.engine.records import Newer, format_needed, tags_in
+from tailfold.engine.rawrecords import format_needed, tags_in
+from tailfold.engine.records import Newer
 
 from tests.domain import Deposited, Withdrawn, account
 

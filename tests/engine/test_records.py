@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tailfold.engine import ANY, Blob, Event, MemoryBackend, Opaque, Store
-from tailfold.engine.errors import BadArgument, BlobNotFound, SchemaTooNew, SchemaTooOld, Undecodable
-from tailfold.engine.records import Codec, blobs_in, raw_record, tag_of_record
+from tailfold.engine.errors import BadArgument, BlobNotFound, KeyReused, SchemaTooNew, SchemaTooOld, Undecodable
+from tailfold.engine.rawrecords import blobs_in, raw_record, tag_of_record
+from tailfold.engine.records import Codec
 
 from tests.domain import Attached, Deposited, Noted, Withdrawn, account
 
@@ -274,10 +275,22 @@ def test_large_events_are_refused_with_the_remedy(store: Store, monkeypatch: pyt
 
 
 def test_a_record_is_one_array_in_the_promised_order() -> None:
-    from tailfold.engine.records import RECORD_FIELDS
+    from tailfold.engine.rawrecords import RECORD_FIELDS
 
     data = codec().encode(Deposited(5), 1, None, None).data
     stored = msgspec.msgpack.decode(data)
     named = dict(zip(RECORD_FIELDS, stored, strict=True))
     assert named["tag"] == "deposited@1"
     assert named["payload"] == {"amount": 5, "note": ""}
+
+
+class Scored(Event, frozen=True):
+    kind = "scored"
+    points: dict[int, set[int]]
+
+
+def test_a_retry_is_known_also_by_keys_that_are_not_texts(store: Store) -> None:
+    first = store.append("s", Scored({2: {3, 1}, 1: {5}}), expected=0, key="k")
+    assert store.append("s", Scored({1: {5}, 2: {1, 3}}), expected=0, key="k") == first._replace(repeated=True)
+    with pytest.raises(KeyReused):
+        store.append("s", Scored({1: {5}, 2: {1, 4}}), expected=0, key="k")

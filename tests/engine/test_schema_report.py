@@ -12,7 +12,8 @@ from tailfold.engine.backend import chain
 from tailfold.engine.backend.memory import MemoryBackend
 from tailfold.engine.backend.port import Append
 from tailfold.engine.errors import BadArgument, RecordDamaged, SchemaTooNew, SchemaTooOld, StreamNotFound
-from tailfold.engine.records import Newer, format_needed
+from tailfold.engine.rawrecords import format_needed
+from tailfold.engine.records import Newer
 from tailfold.engine.schema_report import explain, survey, take_payloads
 from tailfold.upcasters import AddField, Part, RenameField, Upcasters
 

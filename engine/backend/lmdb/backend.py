@@ -38,6 +38,8 @@ from tailfold.engine.errors import (
 PAGE_BYTES_MAX = 4 << 20
 """`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
 PAGE_STEP = 64
+CHECKS_MAX = 20
+"""Page checks of a store that others write to meanwhile, before what they find is believed."""
 
 _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 _T = TypeVar("_T")
@@ -415,9 +417,15 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
         return usage
 
     def check(self) -> list[str]:  # noqa: D102
-        # The open read transaction keeps every page of the walked tree from being reused by a writer.
-        with self._gate, self._env.begin():
-            return check_pages(self.path)
+        # The file may still grow between the look at its size and the look at its newest tree: then look again.
+        findings: list[str] = []
+        for _ in range(CHECKS_MAX):
+            seen = self._env.info()["last_txnid"]
+            # The open read transaction keeps every page of the walked tree from being reused by a writer.
+            findings = self._read(lambda txn: check_pages(self.path))
+            if not findings or self._env.info()["last_txnid"] == seen:
+                break
+        return findings
 
     def close(self) -> None:  # noqa: D102
         if not self._closed:

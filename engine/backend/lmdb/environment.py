@@ -60,7 +60,7 @@ class Environment:
         """Which file it is: a directory may be deleted and made anew while this is open."""
         self.watcher = Watcher(path / "data.mdb", self._last_transaction)
         try:
-            self.tables = self._prepare()
+            self.tables = self._prepared()
         except lmdb.Error as error:
             self.env.close()
             raise translated(error, path) from error
@@ -99,6 +99,14 @@ class Environment:
                     if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
                         self.env.sync(True)
                     self.env.close()
+
+    def _prepared(self) -> dict[str, lmdb._Database]:
+        """Prepare; start over with the new size if another process grows the map meanwhile."""
+        while True:
+            try:
+                return self._prepare()
+            except lmdb.MapResizedError:
+                self.env.set_mapsize(0)
 
     def _prepare(self) -> dict[str, lmdb._Database]:
         """Check the stamp and open the tables; make both in one transaction if the file is new (I10)."""

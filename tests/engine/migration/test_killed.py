@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tailfold.engine import Blob, Durability, LmdbBackend, Store, transfer
+from tailfold.engine import Blob, Durability, LmdbBackend, Store
+from tailfold.engine.exporting import export
 from tailfold.engine.migration import Schema, migrate
 
 from tests import shop
@@ -39,8 +40,8 @@ assert report.sound, report.findings
 
 IMPORT = """
 import os, sys
-from tailfold.engine import Store, transfer
-transfer.BATCH_EVENTS = 3
+from tailfold.engine import Store, importing
+importing.BATCH_EVENTS = 3
 left = int(sys.argv[3])
 def after_commit(done):
     global left
@@ -48,9 +49,9 @@ def after_commit(done):
     if not left:
         os.kill(os.getpid(), 9)
 with Store.open(sys.argv[2]) as store, open(sys.argv[1], "rb") as lines:
-    checked = transfer.check(lines)
+    checked = importing.check(lines)
     lines.seek(0)
-    transfer.import_stream(store.log, checked, lines, after_commit=after_commit)
+    importing.import_stream(store.log, checked, lines, after_commit=after_commit)
 """
 
 
@@ -115,8 +116,8 @@ def test_snapshots_are_made_anew_and_the_source_keeps_its_own(source: Path, tmp_
 @pytest.mark.parametrize("commit", range(1, COMMITS_OF_AN_IMPORT + 1))
 def test_an_import_killed_after_any_commit_is_gone_on_with(commit: int, unkilled: Path, tmp_path: Path) -> None:
     with Store.open(unkilled, create=False) as store:
-        one = [msgspec.json.encode(line) + b"\n" for line in transfer.export(store.log, "a")]
-        two = [msgspec.json.encode(line) + b"\n" for line in transfer.export(store.log, "b")]
+        one = [msgspec.json.encode(line) + b"\n" for line in export(store.log, "a")]
+        two = [msgspec.json.encode(line) + b"\n" for line in export(store.log, "b")]
         heads = store.backend.heads()
     for name, lines in (("a.jsonl", one), ("b.jsonl", two)):
         (tmp_path / name).write_bytes(b"".join(lines))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailfold.engine import ANY, Blob, Event, Fold, MemoryBackend, Store
-from tailfold.engine.errors import Conflict, RecordDamaged, SchemaError, SchemaTooNew
+from tailfold.engine.errors import Conflict, Corruption, RecordDamaged, SchemaError, SchemaTooNew
 from tailfold.engine.migration import Schema, migrate_backend
 from tailfold.engine.migration import plan as plan_module
 from tailfold.engine.migration.plan import make_plan
@@ -277,6 +277,18 @@ def test_a_source_that_is_not_as_it_was_written_is_refused() -> None:
     row = source._streams["a"].rows[1]
     source._streams["a"].rows[1] = row._replace(data=row.data[:-1] + b"x")
     with pytest.raises(RecordDamaged, match="stream 'a' version 2"):
+        migrate_backend(source, destination, SCHEMA)
+    assert destination.count() == (0, 0)
+
+
+@pytest.mark.parametrize("content", [None, b"another"])
+def test_a_source_with_a_blob_that_is_lost_or_damaged_is_refused(content: bytes | None) -> None:
+    source, destination = history_of_everything(), MemoryBackend()
+    [digest] = source._blobs
+    del source._blobs[digest]
+    if content is not None:
+        source._blobs[digest] = content
+    with pytest.raises(Corruption, match=digest.hex()):
         migrate_backend(source, destination, SCHEMA)
     assert destination.count() == (0, 0)
 

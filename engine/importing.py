@@ -1,156 +1,26 @@
-"""Export and import of one stream, byte for byte: JSON lines that people read, with the records that machines need.
-
-One line an event. The first line of each stored event (``sub`` 0) carries its record bytes, and whatever of blobs
-and field descriptions was not on a line before. Import checks the whole file first, then appends the very bytes.
-"""
+"""Import of what `exporting` wrote: the whole file is checked first, then the very bytes are appended."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 from tailfold.engine.backend import chain
-from tailfold.engine.backend.port import Append, Appended, Row
-from tailfold.engine.errors import BadArgument, BlobDamaged, BlobNotFound, Conflict, Corruption, EngineError
-from tailfold.engine.events import COMPOSITE_KIND, Blob, Opaque, split_tag, tag
-from tailfold.engine.log import Log, Recorded, event_id
+from tailfold.engine.backend.port import Append, Appended
+from tailfold.engine.errors import BadArgument, Conflict, Corruption, EngineError
+from tailfold.engine.events import COMPOSITE_KIND, Blob, split_tag, tag
+from tailfold.engine.log import Log
 from tailfold.engine.names import check_kind, check_stream_name
-from tailfold.engine.records import (
-    RECORD_BYTES_MAX,
-    blobs_in,
-    describe_fields,
-    format_needed,
-    raw_record,
-    read_description,
-    tag_of_record,
-    tags_in,
-)
+from tailfold.engine.rawrecords import RECORD_BYTES_MAX, blobs_in, format_needed, raw_record, tag_of_record, tags_in
+from tailfold.engine.records import describe_fields
 
 BATCH_EVENTS = 256
 BATCH_BYTES = 4 << 20
 
 Progress = Callable[[int], None]
-
-
-def time_text(time_ns: int) -> str:
-    """Return UTC nanoseconds as ISO 8601 with microseconds."""
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    stamp = datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest // 1000, tzinfo=None)
-    return stamp.isoformat(timespec="microseconds") + "Z"
-
-
-# -- export ----------------------------------------------------------------------------------------------
-
-
-def line_of(recorded: Recorded) -> dict[str, Any]:
-    """Return an event as plain values, as it is shown and exported."""
-    return {
-        "stream": recorded.stream,
-        "version": recorded.version,
-        "sub": recorded.sub,
-        "position": recorded.position,
-        "id": recorded.event_id,
-        "time": time_text(recorded.time_ns),
-        "time_ns": recorded.time_ns,
-        "kind": recorded.kind,
-        "schema_version": recorded.schema_version,
-        "stored": recorded.stored,
-        "payload": _payload(recorded),
-        "opaque": isinstance(recorded.event, Opaque),
-        "causation": recorded.causation,
-        "correlation": recorded.correlation,
-        "hash": recorded.hash,
-        "origin": recorded.origin,
-    }
-
-
-def export(log: Log, stream: str, *, records: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield *stream* as lines (plain values), oldest first; with *records*, all that import needs.
-
-    A stored event that steps dropped gives one line, ``dropped``, with its kind and payload as stored. Raises
-    `StreamNotFound` at once, and before the first line `BlobNotFound` or `BlobDamaged` if content is not there;
-    a `SchemaError` or `RecordDamaged` where an event cannot be read.
-    """
-    head = log.head(stream)
-    if records:
-        for row in log.rows(stream, after=0, upto=head.version):
-            for digest in blobs_in(row.data):
-                _content(log, digest)
-    return _export(log, stream, head.version, records)
-
-
-def _export(log: Log, stream: str, upto: int, records: bool) -> Iterator[dict[str, Any]]:
-    seen: set[bytes] = set()
-    described: dict[str, list[Any]] = {}
-    for stored, description in log.backend.schemas() if records else ():
-        described.setdefault(stored, []).append(read_description(stored, description))
-    for row in log.rows(stream, after=0, upto=upto):
-        lines = [line_of(recorded) for recorded in log.recorded(row)] or [_dropped(row)]
-        if records:
-            if row.version == 1:
-                lines[0]["events"] = upto
-            lines[0]["record"] = base64.b64encode(row.data).decode()
-            new = [digest for digest in dict.fromkeys(blobs_in(row.data)) if digest not in seen]
-            seen.update(new)
-            if new:
-                lines[0]["blobs"] = {d.hex(): base64.b64encode(_content(log, d)).decode() for d in new}
-            fields = {one: described.pop(one) for one in tags_in(row.data) if one in described}
-            if fields:
-                lines[0]["fields"] = fields
-        yield from lines
-
-
-def _dropped(row: Row) -> dict[str, Any]:
-    _, time_ns, causation, correlation, payload, *_ = raw_record(row.data)
-    kind, schema_version = tag_of_record(row.data)
-    return {
-        "stream": row.stream,
-        "version": row.version,
-        "sub": 0,
-        "position": row.position,
-        "id": event_id(row.origin, row.version),
-        "time": time_text(time_ns),
-        "time_ns": time_ns,
-        "kind": kind,
-        "schema_version": schema_version,
-        "stored": tag(kind, schema_version),
-        "payload": msgspec.to_builtins(payload, str_keys=True),
-        "opaque": False,
-        "dropped": True,
-        "causation": causation,
-        "correlation": correlation,
-        "hash": row.hash.hex(),
-        "origin": row.origin,
-    }
-
-
-def _content(log: Log, digest: bytes) -> bytes:
-    content = log.backend.blob(digest)
-    if content is None:
-        raise BlobNotFound(digest.hex())
-    if Blob.digest_of(content) != digest:
-        raise BlobDamaged(digest.hex())
-    return content
-
-
-def _payload(recorded: Recorded) -> Any:
-    event = recorded.event
-    if isinstance(event, Opaque):
-        return msgspec.to_builtins(event.builtins(), str_keys=True)
-    return msgspec.to_builtins(event, enc_hook=_blob, str_keys=True)
-
-
-def _blob(value: Any) -> Any:
-    if isinstance(value, Blob):
-        return {"blob": value.digest.hex(), "size": value.size}
-    raise TypeError(f"{type(value).__name__} cannot be shown")
-
-
-# -- import ----------------------------------------------------------------------------------------------
 
 
 class Checked(NamedTuple):
@@ -259,8 +129,8 @@ def import_stream(
 
     Bytes, times, causes and blobs stay as they are; so does the chain hash, if the name does. What was
     acknowledged by *after_commit* is durable, batch by batch: an import that was killed is continued by running it
-    again. Raises `Conflict` with nothing written if the stream has other events, `BlobNotFound` if content is
-    neither in the file nor in the store.
+    again. Raises `Conflict` with nothing written if the stream has other events, `BadArgument` if the content of a
+    blob is neither in the file nor in the store.
     """
     stream = check_stream_name(name) if name is not None else checked.stream
     for digest, line in checked.elsewhere.items():
@@ -387,6 +257,8 @@ def _check_record(data: bytes) -> tuple[int, list[str]]:
     tags = tags_in(data)
     for stored in tags:
         check_kind(split_tag(stored)[0])
+        if tag(*split_tag(stored)) != stored:
+            raise ValueError(f"{stored!r} is not written as a tag is")
     if type(time_ns) is not int or not 0 <= time_ns < 1 << 63:
         raise ValueError(f"{time_ns!r} is no time")
     if not all(text is None or isinstance(text, str) for text in (causation, correlation)):
