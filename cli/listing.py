@@ -9,13 +9,13 @@ from tailfold.cli.console import progress_bar
 from tailfold.cli.guard import check_pages_before_writing, probe
 from tailfold.cli.options import store_path
 from tailfold.engine import Store
-from tailfold.engine.agent.run_list import RunRow, run_list
+from tailfold.engine.agent.run_list import RunRow, complete, run_list
 from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.projections import SAVE_AFTER_EVENTS
 
 
-def read_run_list(given: Path | None) -> list[RunRow]:
-    """Return the rows of all runs, in order of their ids; raise what is wrong with the store before any is shown.
+def read_run_list(given: Path | None) -> tuple[list[RunRow], dict[str, str]]:
+    """Return the rows of all runs in order of their ids, and the named heads; raise before anything is shown.
 
     The list is saved in the store when much was new; a store that can only be read is left as it is.
     """
@@ -28,6 +28,7 @@ def read_run_list(given: Path | None) -> list[RunRow]:
             check_pages_before_writing(store, path)
         with progress_bar("listing runs", projected.behind) as bar:
             projected.catch_up(save=save, progress=(lambda n: bar.advance(bar.task_ids[0], n)) if bar else None)
-        return msgspec.msgpack.encode(projected.state.rows())
+        rows = complete(store, projected.state, NAME)
+        return msgspec.msgpack.encode((rows, store.named_heads()))
 
-    return msgspec.msgpack.decode(probe(path, look), type=list[RunRow])
+    return msgspec.msgpack.decode(probe(path, look), type=tuple[list[RunRow], dict[str, str]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +37,13 @@ RunArgument = Annotated[
     typer.Argument(metavar="RUN", help="The run's id. After a rewind, :ID means the old line."),
 ]
 AtOption = Annotated[
-    int | None,
-    typer.Option("--at", metavar="N", min=0, help="Only versions 1..N.", show_default=False),
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="N|TIME",
+        help="Only versions 1..N, or what was recorded up to a time (ISO 8601, UTC if it names no zone).",
+        show_default=False,
+    ),
 ]
 CatalogOption = Annotated[
     Path | None,
@@ -67,13 +73,29 @@ def open_to_drive(given: Path | None) -> Store:
     return Store.open(store_path(given), create=False, upcasters=AGENT_UPCASTERS)
 
 
+def version_of(store: Store, stream: str, at: str | None) -> int | None:
+    """Return the version that an --at option means; raise `BadArgument` for what is neither version nor time."""
+    if at is None or (at.isascii() and at.isdigit()):
+        return int(at) if at is not None else None
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        raise BadArgument(
+            f"--at is a version from 0 on, or a time such as 2026-01-31T12:00:00, not {at!r}"
+        ) from None
+    # What a time is shown as has microseconds: all of that one counts.
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return store.version_at(stream, (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000 + 999)
+
+
 def run_named(store: Store, text: str) -> str:
     """Return the stream that a RUN argument means: what its named head stands for; with a colon, itself."""
     return text[1:] if text.startswith(":") else store.resolve(text)
 
 
 def open_run(
-    given: Path | None, run: str, *, at: int | None = None, also: Callable[[Store], object] | None = None
+    given: Path | None, run: str, *, at: str | None = None, also: Callable[[Store], object] | None = None
 ) -> Store:
     """Open the store after a probe that *run* can be read truly up to *at*: half an answer is none.
 
@@ -82,7 +104,8 @@ def open_run(
     check_stream_name(run)
 
     def look(store: Store) -> None:
-        check_run(store, run_named(store, run), at)
+        stream = run_named(store, run)
+        check_run(store, stream, version_of(store, stream, at))
         if also is not None:
             also(store)
 

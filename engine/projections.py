@@ -15,7 +15,7 @@ from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import CheckpointWrite, Row
 from tailfold.engine.checkpoints import check_name
 from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, RecordDamaged, StoreReadOnly
-from tailfold.engine.events import Event
+from tailfold.engine.events import COMPOSITE_KIND, Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log, Recorded
@@ -166,6 +166,7 @@ class Projected(Generic[S]):
         while self.position < last:
             page = store_page(self._log, after=self.position, limit=min(PAGE_ROWS, last - self.position))
             if not page:
+                self.position = last  # the last ones were given back
                 break
             begun = time.perf_counter()
             self._spoilt = True  # until the page is through: handlers change the state in place
@@ -307,7 +308,9 @@ class Projected(Generic[S]):
             if tag is None:
                 continue
             try:
-                if wants is not None and not wants(state, Stored(row.stream, row.version, *tag, row.data)):
+                stored = Stored(row.stream, row.version, *tag, row.data)
+                # What a record of several events is, only its handlers can tell.
+                if wants is not None and stored.kind != COMPOSITE_KIND and not wants(state, stored):
                     continue
                 for recorded in recorded_of(row):
                     handler = handlers.get(type(recorded.event))  # type: ignore[arg-type]
@@ -351,8 +354,11 @@ class Projected(Generic[S]):
         state, done = begin(self._snapshots, self._fold), 0
         while done < position:
             page = store_page(self._log, after=done, limit=min(PAGE_ROWS, position - done))
+            page = [row for row in page if row.position <= position]
+            if not page:
+                break
             state = self._folded(state, page)
-            done += len(page)
+            done = page[-1].position
         payloads = self._facts.codec.encode(state, check=False).writer.chunks
         if ref not in payloads:
             raise ChunkLost("(the whole store)", name, ref.hex())
@@ -384,7 +390,7 @@ class _Wanted:
             found = tag_of_record(row.data)
         except ValueError:
             raise RecordDamaged(row.stream, row.version, "the record has no kind@version") from None
-        wanted = found if found[0] in self._kinds else None
+        wanted = found if found[0] in self._kinds or found[0] == COMPOSITE_KIND else None
         if stored:
             self._known[stored] = wanted
         return wanted

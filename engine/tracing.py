@@ -61,7 +61,7 @@ def trace(log: Log, stream: str, version: int) -> Trace:
 
 
 def _effects(log: Log, root: Row) -> Iterator[Effect]:
-    children: dict[str, list[tuple[str, int]]] = {event_id(root.stream, root.version): []}
+    children: dict[str, list[tuple[str, int]]] = {event_id(root.origin, root.version): []}
     after = root.position
     while page := log.backend.rows_by_position(after=after, limit=ROWS_PER_PAGE):
         for row in page:
@@ -71,7 +71,7 @@ def _effects(log: Log, root: Row) -> Iterator[Effect]:
                 children[event_id(row.stream, row.version)] = []
         after = page[-1].position
     # Not by recursion: a chain of causes may be longer than Python's stack.
-    todo = [(event_id(root.stream, root.version), 0, "")]
+    todo = [(event_id(root.origin, root.version), 0, "")]
     while todo:
         one, depth, cause = todo.pop()
         if depth:
@@ -85,7 +85,12 @@ def _named(log: Log, named: str) -> Row | None:
     stream, at, version = named.rpartition("@")
     if not at or not stream or not version.isascii() or not version.isdigit() or len(version) > 18:
         return None
-    return _row(log, stream, int(version))
+    # Ids are given by the stream that an event was appended to, which may be deleted and still needed by forks.
+    try:
+        rows = log.backend.own_rows(stream, after=int(version) - 1, limit=1) if int(version) else []
+    except StreamNotFound:
+        return None
+    return rows[0] if rows and rows[0].version == int(version) else None
 
 
 def _row(log: Log, stream: str, version: int) -> Row | None:

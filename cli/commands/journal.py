@@ -22,6 +22,7 @@ from tailfold.cli.options import (
     open_run,
     open_to_start,
     run_named,
+    version_of,
 )
 from tailfold.engine import Opaque, Store, importing
 from tailfold.engine.agent.state import run_fold
@@ -43,7 +44,7 @@ def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, sto
     """
     with open_run(store, run, at=at) as opened:
         run = run_named(opened, run)
-        for recorded in opened.read(run, upto=at):
+        for recorded in opened.read(run, upto=version_of(opened, run, at)):
             line = line_of(recorded)
             if as_json:
                 emit(line)
@@ -55,16 +56,18 @@ def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, sto
 
 
 def state(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None) -> None:
-    """Show the folded state of a run, now or at an earlier version.
+    """Show the folded state of a run, now or at an earlier version or time.
 
-    Example:
+    Examples:
 
       tailfold state r-1 --at 5
+
+      tailfold state r-1 --at 2026-01-31T12:00:00
     """
     with open_run(store, run, at=at) as opened:
         run = run_named(opened, run)
         _require_run(opened, run)
-        loaded = opened.load(run, run_fold, at)
+        loaded = opened.load(run, run_fold, version_of(opened, run, at))
         shown = {
             "run": run,
             "version": loaded.version,

@@ -248,16 +248,16 @@ def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
 
       tailfold list --json
     """
-    rows = read_run_list(store)
+    rows, heads = read_run_list(store)
     if as_json:
         for row in rows:
-            emit(_listed(row))
+            emit(_listed(row) | {"heads": sorted(name for name, stream in heads.items() if stream == row.run)})
     elif rows:
         table(
             ("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
             [
                 (
-                    row.run,
+                    _named(row.run, heads),
                     row.reason or row.status,
                     f"{row.turns}/{row.max_turns}",
                     str(row.events),
@@ -269,6 +269,14 @@ def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
         )
     else:
         note("no runs in this store")
+
+
+def _named(run: str, heads: dict[str, str]) -> str:
+    """Return how a run is called: after a rewind, a name means its new line, and the old one has a colon."""
+    means = [name for name, stream in heads.items() if stream == run]
+    if run in heads and heads[run] != run:
+        return f":{run}"
+    return f"{run} ({', '.join(means)})" if means else run
 
 
 def _listed(row: RunRow) -> dict[str, Any]:

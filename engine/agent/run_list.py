@@ -7,6 +7,7 @@ the same kinds of events for other things.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +18,18 @@ from tailfold.engine.agent.events import (
     ModelDecision,
     ModelFailed,
     RunEnded,
+    RunRedirected,
     RunResumed,
     RunStarted,
     ToolCalled,
     TurnStarted,
 )
-from tailfold.engine.agent.state import Status
+from tailfold.engine.agent.state import Status, run_fold
+from tailfold.engine.backend.port import Head
 from tailfold.engine.log import Recorded
 from tailfold.engine.projections import Projection, Stored
+from tailfold.engine.rawrecords import tag_of_record, time_of_record
+from tailfold.engine.store import Store
 from tailfold.snapshots import Table
 
 TEXT_CHARS_MAX = 500
@@ -83,9 +88,57 @@ def run_list(agent: str | None = None) -> Projection[RunList]:
 
     name = "runs" if agent is None else f"runs of {agent}"
     projection: Projection[RunList] = Projection(name, RunList, version=1, wants=wants)
+    listed = _listed_of(agent)
     for event_type in AGENT_EVENTS:
-        projection.on(event_type)(_listed)
+        projection.on(event_type)(listed)
     return projection
+
+
+def complete(store: Store, rows: RunList, agent: str) -> list[RunRow]:
+    """Return the rows of all runs that can be read, with those of forks, in byte order of the run ids.
+
+    The events of a fork begin in the middle of a run, so its first row comes from its folded state; from then on
+    the projection keeps it. Deleted runs have none.
+    """
+    for head in store.backend.forks():
+        known = rows.runs.get(head.stream)
+        if known is None or known.events != head.version:
+            row = _row_of_fork(store, head, agent)
+            if row is not None:
+                rows.runs[head.stream] = row
+    deleted = {one.stream for one in store.backend.tombstones()}
+    return [row for row in rows.rows() if row.run not in deleted]
+
+
+def _row_of_fork(store: Store, head: Head, agent: str) -> RunRow | None:
+    versions = (1, head.version)
+    first, last = (store.backend.rows(head.stream, after=v - 1, upto=v, limit=1)[0] for v in versions)
+    if not _begins_run(Stored(head.stream, 1, *tag_of_record(first.data), first.data), agent):
+        return None
+    state = store.load(head.stream, run_fold).state
+    return RunRow(
+        head.stream,
+        state.agent,
+        state.model,
+        _cut(state.question),
+        state.max_turns,
+        time_of_record(first.data),
+        state.status,
+        state.reason,
+        _cut(state.answer),
+        state.turn,
+        head.version,
+        state.tool_calls,
+        state.failures,
+        state.resumes,
+        state.prompt_tokens,
+        state.output_tokens,
+        state.model_ms,
+        state.model_ms * 1_000_000,
+        0,
+        tag_of_record(last.data)[0],
+        time_of_record(last.data),
+    )
 
 
 def _begins_run(stored: Stored, agent: str | None) -> bool:
@@ -114,24 +167,37 @@ class _Begin(msgspec.Struct):
     max_turns: int
 
 
-def _listed(state: RunList, recorded: Recorded) -> None:
-    event, run = recorded.event, recorded.stream
-    if isinstance(event, RunStarted) and recorded.version == 1:
-        state.runs[run] = RunRow(
-            run,
-            event.agent,
-            event.model,
-            _cut(event.question),
-            event.max_turns,
-            recorded.time_ns,
-            events=1,
-            last_kind=recorded.kind,
-            updated_ns=recorded.time_ns,
-        )
-        return
-    row = state.runs[run]
+def _listed_of(agent: str | None) -> Callable[[RunList, Recorded], None]:
+    def listed(state: RunList, recorded: Recorded) -> None:
+        event = recorded.event
+        if isinstance(event, RunStarted) and recorded.version == 1:
+            if agent is None or event.agent == agent:
+                state.runs[recorded.stream] = _begun(recorded, event)
+            return
+        row = state.runs.get(recorded.stream)
+        if row is not None:
+            state.runs[recorded.stream] = _gone_on(row, recorded)
+
+    return listed
+
+
+def _begun(recorded: Recorded, event: RunStarted) -> RunRow:
+    return RunRow(
+        recorded.stream,
+        event.agent,
+        event.model,
+        _cut(event.question),
+        event.max_turns,
+        recorded.time_ns,
+        events=1,
+        last_kind=recorded.kind,
+        updated_ns=recorded.time_ns,
+    )
+
+
+def _gone_on(row: RunRow, recorded: Recorded) -> RunRow:
     changes: dict[str, Any] = {}
-    match event:
+    match recorded.event:
         case TurnStarted(turn=turn):
             changes = {"turns": turn, "asked_ns": recorded.time_ns}
         case ModelDecision(usage=usage):
@@ -146,9 +212,13 @@ def _listed(state: RunList, recorded: Recorded) -> None:
             changes = {"tool_calls": row.tool_calls + 1}
         case RunResumed():
             changes = {"resumes": row.resumes + 1, "asked_ns": 0}  # the reply that was waited for is lost
+        case RunRedirected(question=question, model=model, max_turns=max_turns):
+            changes = {"model": model or row.model, "max_turns": max_turns or row.max_turns}
+            if question is not None:
+                changes |= {"question": _cut(question), "status": "running", "reason": None, "answer": None}
         case RunEnded(reason=reason, answer=answer):
             changes = {"status": "ended", "reason": reason, "answer": _cut(answer), "asked_ns": 0}
-    state.runs[run] = msgspec.structs.replace(
+    return msgspec.structs.replace(
         row, events=recorded.version, last_kind=recorded.kind, updated_ns=recorded.time_ns, **changes
     )
 

@@ -146,6 +146,10 @@ class MemoryForks:
             ordered = sorted(found.children, key=lambda pair: pair[0])
             return [Child(child.name, at, child.deleted_ns > 0) for at, child in ordered]
 
+    def forks(self) -> list[Head]:  # noqa: D102
+        with self._lock:
+            return [one.head() for one in self._streams.values() if one.parent is not None and not one.deleted_ns]
+
     def named_heads(self) -> dict[str, str]:  # noqa: D102
         with self._lock:
             return dict(self._named_heads())

@@ -346,6 +346,9 @@ class Backend(Protocol):
     def children(self, stream: str) -> list[Child]:
         """Return the forks of *stream* in the order of their versions; also of a deleted one."""
 
+    def forks(self) -> list[Head]:
+        """Return the heads of all forks that are not deleted."""
+
     def named_heads(self) -> dict[str, str]:
         """Return the stream that each named head stands for."""
 

@@ -151,6 +151,21 @@ class ForkRows:
                     break
                 yield at, child
 
+    def forks(self) -> list[Head]:  # noqa: D102
+        def work(txn: _Txn) -> list[Head]:
+            numbers = [
+                keys.CHILD_KEY.unpack(key)[2]
+                for key in txn.cursor(self._children).iternext(keys=True, values=False)
+            ]
+            rows = (self._row(txn, number) for number in numbers)
+            return [
+                Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns, row.base)
+                for row in rows
+                if not row.deleted_ns
+            ]
+
+        return self._read(work)
+
     # -- fork and named heads ----------------------------------------------------------------------------
 
     def fork(  # noqa: D102
