@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -180,6 +180,22 @@ def _contains(log: Log, head: Head, wanted: str) -> bool:
         return True
     rows = log.rows(head.stream, after=0, upto=head.version, backwards=True)
     return any(row.hash.hex() == wanted for row in rows)
+
+
+def check_rows(log: Log, page: Sequence[Row]) -> None:
+    """Raise `RecordDamaged` unless every row of *page* is as it was written, given the hash before it.
+
+    The rows may be of many streams; those of one stream are in order of versions, with any gaps.
+    """
+    hashes: dict[str, tuple[int, bytes]] = {}
+    for row in page:
+        version, previous = hashes.get(row.stream, (0, chain.seed(row.stream)))
+        if version != row.version - 1:
+            before = log.backend.rows(row.stream, after=row.version - 2, upto=row.version - 1, limit=1)
+            previous = before[0].hash if before else b""
+        if row.hash != chain.link(previous, chain.digest(row.data)):
+            raise RecordDamaged(row.stream, row.version, "the stored bytes do not give the chain hash")
+        hashes[row.stream] = row.version, row.hash
 
 
 def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:
