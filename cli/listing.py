@@ -27,7 +27,8 @@ def read_run_list(given: Path | None) -> tuple[list[RunRow], dict[str, str]]:
         if save:
             check_pages_before_writing(store, path)
         with progress_bar("listing runs", projected.behind) as bar:
-            projected.catch_up(save=save, progress=(lambda n: bar.advance(bar.task_ids[0], n)) if bar else None)
+            advance = (lambda count: bar.advance(bar.task_ids[0], count)) if bar else None
+            projected.catch_up(save=save, check=True, progress=advance)
         rows = complete(store, projected.state, NAME)
         return msgspec.msgpack.encode((rows, store.named_heads()))
 

@@ -22,6 +22,7 @@ from tailfold.engine.log import Log, Recorded
 from tailfold.engine.rawrecords import RECORD_FIELDS, raw_record, tag_bytes, tag_of_record
 from tailfold.engine.snapshotting import HealingReader, Snapshots, needs_of
 from tailfold.engine.subscriptions import store_page
+from tailfold.engine.verify import check_rows
 from tailfold.snapshots import fingerprint
 from tailfold.snapshots.chunks import ChunkDamagedError, compress, decompress, pack, unpack
 from tailfold.snapshots.codec import NotEncodableError, hash_body
@@ -150,10 +151,11 @@ class Projected(Generic[S]):
         """True if what was folded since the last save is worth a save."""
         return self._since >= SAVE_AFTER_EVENTS or (self._since > 0 and self._fold_s >= SAVE_AFTER_S)
 
-    def catch_up(self, *, save: bool = True, progress: Progress | None = None) -> int:
+    def catch_up(self, *, save: bool = True, check: bool = False, progress: Progress | None = None) -> int:
         """Fold what is new up to the last position; return how many positions that were.
 
         Saves the state when it is `due`, on the way as well, so that a crash loses little; not with *save* off.
+        With *check* the hash of each event is recomputed before it is folded.
         *progress* is told after each page how many positions it had. Raises a `SchemaError` or `RecordDamaged` that
         names the event that cannot be read, or `FoldFailed`; what is saved is as it was. A save that the disk
         refuses is logged, and costs nothing but time.
@@ -169,6 +171,8 @@ class Projected(Generic[S]):
                 self.position = last  # the last ones were given back
                 break
             begun = time.perf_counter()
+            if check:
+                check_rows(self._log, page)
             self._spoilt = True  # until the page is through: handlers change the state in place
             self.state = self._folded(self.state, page)
             self.position, self._spoilt = page[-1].position, False

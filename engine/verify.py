@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.port import Head, Row, Tombstone
-from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamNotFound
+from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamDeleted, StreamNotFound
 from tailfold.engine.events import Blob
 from tailfold.engine.log import ROWS_PER_PAGE, Log
 from tailfold.engine.rawrecords import blobs_in
@@ -217,6 +217,33 @@ def _contains(log: Log, head: Head, wanted: str) -> bool:
         return True
     rows = log.rows(head.stream, after=0, upto=head.version, backwards=True)
     return any(row.hash.hex() == wanted for row in rows)
+
+
+def check_rows(log: Log, page: Sequence[Row]) -> None:
+    """Raise `RecordDamaged` unless every row of *page* is as it was written, given the hash before it.
+
+    The rows may be of many streams; those of one stream are in order of versions, with any gaps.
+    """
+    hashes: dict[str, tuple[int, bytes]] = {}
+    for row in page:
+        version, previous = hashes.get(row.stream, (0, chain.seed(row.stream)))
+        if version != row.version - 1:
+            previous = _hash_before(log, row)
+        if row.hash != chain.link(previous, chain.digest(row.data)):
+            raise RecordDamaged(row.stream, row.version, "the stored bytes do not give the chain hash")
+        hashes[row.stream] = row.version, row.hash
+
+
+def _hash_before(log: Log, row: Row) -> bytes:
+    """Return the chain hash before a row that stands under its own stream, which may be deleted by now."""
+    try:
+        before = log.backend.rows(row.stream, after=row.version - 2, upto=row.version - 1, limit=1)
+        return before[0].hash if before else b""
+    except StreamDeleted:
+        own = log.backend.own_rows(row.stream, after=row.version - 2, limit=1)
+        if own and own[0].version == row.version - 1:
+            return own[0].hash
+        return next((one.base_hash for one in log.backend.tombstones() if one.stream == row.stream), b"")
 
 
 def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:

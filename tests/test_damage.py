@@ -28,6 +28,9 @@ COMMANDS = (
     ("export", "r-1"),
     ("list",),
     ("stats",),
+    ("tail",),
+    ("tail", "r-1"),
+    ("trace", "r-1", "1"),
     ("resume", "r-1"),
     ("run", "How much is Slack Pro for 2 seats?", "--model", "rules"),
 )
@@ -160,7 +163,7 @@ def test_a_damaged_blob_is_found_and_never_given_out(tmp_path: Path) -> None:
 def test_one_changed_byte_of_one_event_is_exit_7_naming_stream_and_version(version: int, copy: Path) -> None:
     change_event(copy, version, lambda data: flip(data, len(data) // 2))
     before = (copy / "data.mdb").read_bytes()
-    for command in COMMANDS[:6]:
+    for command in COMMANDS[:7]:
         done = tailfold(copy, *command)
         assert done.returncode == 7, command
         said = done.stdout + done.stderr
@@ -188,7 +191,7 @@ def test_an_earlier_version_can_still_be_shown(copy: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_damaged_pages_never_crash_a_command_and_never_change_an_answer(seed: int, sound: Path, copy: Path) -> None:
-    truth = {command: tailfold(sound, *command).stdout for command in COMMANDS[1:6]}
+    truth = {command: tailfold(sound, *command).stdout for command in COMMANDS[1:7]}
     chance = random.Random(seed)
     with (copy / "data.mdb").open("r+b") as file:
         size = os.fstat(file.fileno()).st_size

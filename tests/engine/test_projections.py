@@ -22,7 +22,7 @@ from tailfold.upcasters import RenameField, Upcasters
 
 from tests.books import BOOKS, Books, books, deposited
 from tests.domain import Deposited, Noted, Withdrawn
-from tests.surgery import change_row
+from tests.surgery import change_event, change_row
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -234,6 +234,17 @@ def test_a_handler_that_raises_is_named_and_what_is_saved_stands(store: Store) -
     fail[0] = False
     model.catch_up()
     assert model.state.withdrawals == 300
+
+
+@pytest.mark.parametrize("version", [1, 2, 77, 150])
+def test_with_check_an_event_that_was_changed_is_found_before_it_is_folded(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        fill(store, 1000)
+        assert store.project(BOOKS, catch_up=False).catch_up(check=True, save=False) == 1000
+    change_event(path, version, lambda data: data[:-1] + bytes([data[-1] ^ 1]), stream=2)
+    with Store.open(path) as store, pytest.raises(RecordDamaged, match=f"'s1' version {version} "):
+        store.project(BOOKS, catch_up=False).catch_up(check=True)
 
 
 def test_a_missing_event_is_named(tmp_path: Path) -> None:

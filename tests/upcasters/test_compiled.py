@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tailfold.engine import Event, MemoryBackend, Store
@@ -211,3 +212,26 @@ def test_a_payload_of_another_shape_is_no_payload() -> None:
         except StepFailed:
             continue
         raise AssertionError(payload)
+
+
+def test_a_split_into_one_kind_gives_as_many_events_as_its_function_says() -> None:
+    steps = Upcasters(events=[Left])
+
+    @steps.split_by("many", 1, into=[("left", 1)])
+    def _(payload: Any) -> Any:
+        for value in payload["values"]:
+            yield "left", {"a": value}
+
+    steps.split("one", 1, Part("left", 1, renamed={"a": "b"}))
+    codec = Codec(lambda digest: None)
+    codec.adopt(steps)
+    stored = [
+        msgspec.msgpack.encode(["many@1", 1, None, None, {"values": [1, 2]}]),
+        msgspec.msgpack.encode(["many@1", 1, None, None, {"values": []}]),
+        msgspec.msgpack.encode(["one@1", 1, None, None, {"b": 3}]),
+    ]
+    records = codec.decode_page("s", 0, stored)
+    assert [codec.events(record) for record in records] == [(Left(1), Left(2)), (), (Left(3),)]
+    bad = msgspec.msgpack.encode(["many@1", 1, None, None, {"values": 5}])
+    with pytest.raises(StepFailed, match="many@1"):
+        codec.decode_page("s", 0, [bad])
