@@ -90,19 +90,33 @@ def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
             )
 
 
+def _python_of_the_readme() -> list[str]:
+    found = blocks(README, "python")
+    assert len(found) == 5
+    forking = next(block for block in found if ".fork(" in block)
+    found.remove(forking)
+    return [*found[:3], forking, found[3]]
+
+
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    first, growing, following, laws = blocks(README, "python")
+    first, growing, following, forking, laws = _python_of_the_readme()
     definitions, use = re.split(r"\n+with Store", growing, maxsplit=1)
     programs = {
         "first.py": first,
         "chat_room.py": definitions,
         "second.py": f"from chat_room import *\nwith Store{use}",
         "third.py": following,
+        "fourth.py": re.split(r"\n+with Store", first, maxsplit=1)[0] + "\n\n\n" + forking,
         "test_readme.py": laws,
     }
     for name, code in programs.items():
         (tmp_path / name).write_text(code)
-    for name, printed in (("first.py", "seats_bought"), ("second.py", ""), ("third.py", "mail about customer-7@2")):
+    for name, printed in (
+        ("first.py", "seats_bought"),
+        ("second.py", ""),
+        ("third.py", "mail about customer-7@2"),
+        ("fourth.py", ""),
+    ):
         done = subprocess.run(
             [sys.executable, "-W", "error", name], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
@@ -166,7 +180,7 @@ def test_the_design_tables_are_the_constants() -> None:
 
 def test_the_invariants_name_tests_that_exist() -> None:
     rows = re.findall(r"^\| (I\d+) \|.*\| (tests/\S+) \|$", DESIGN, re.MULTILINE)
-    assert len(rows) == 14
+    assert len(rows) == 15
     for invariant, path in rows:
         assert f"def test_{invariant.lower()}_" in (ROOT / path).read_text(), (invariant, path)
 

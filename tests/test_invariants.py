@@ -108,6 +108,33 @@ def test_i7_a_snapshot_at_v_equals_the_fold_of_1_to_v(backend: Backend) -> None:
         assert facts.codec.encode(found.state).body == truth.body
 
 
+def test_i11_a_fork_at_k_sees_exactly_1_to_k_whatever_happens_to_its_parent(backend: Backend) -> None:
+    store = Store.open(backend=backend, events=[Said], snapshots=every(3))
+    said = [Said(f"p{i % 3}", str(i)) for i in range(20)]
+    store.append("parent", said[:12], expected=0)
+    for k in (1, 5, 12):
+        store.fork("parent", at=k, name=f"at-{k}")
+    store.append("parent", said[12:], expected=12)
+    store.load("parent", talk)
+
+    def all_is_seen() -> None:
+        for k in (1, 5, 12):
+            assert [r.event for r in store.read(f"at-{k}")] == said[:k]
+            assert store.load(f"at-{k}", talk).state == talk.fold(said[:k])
+            assert store.verify(f"at-{k}").sound
+
+    all_is_seen()
+    store.delete("parent", reroot=True)
+    all_is_seen()
+    assert store.gc().events == 8, "what no fork sees"
+    all_is_seen()
+    store.delete("at-12")
+    assert store.gc().events == 7
+    for k in (1, 5):
+        assert [r.event for r in store.read(f"at-{k}")] == said[:k]
+    assert store.verify().sound
+
+
 def test_i8_a_checkpoint_never_passes_the_last_position(filled: Store) -> None:
     backend = filled.backend
     assert len(list(filled.subscribe(name="all", follow=False))) == 60
