@@ -54,6 +54,8 @@ def load(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], at: int | N
         start = Folding(found.state, found.version, Gathering(found.bytes, found.reader))
     else:
         start = Folding(begin(snapshots, fold), 0, Gathering())
+    if head is not None and head.base > start.version:
+        start.gathering.streams = log.backend.spread(stream, after=start.version)
     return catch_up(log, snapshots, stream, fold, start, version)
 
 

@@ -87,11 +87,22 @@ class Due(NamedTuple):
     write: SnapshotWrite
     encoded: EncodedState
     seconds: float
+    """Time that encoding and packing took."""
 
     @property
     def bytes(self) -> int:
-        """What writing it adds to the store, keys aside."""
-        return len(self.write.row) + sum(map(len, self.write.chunks.values()))
+        """What it adds to the store because it is written now, keys aside.
+
+        Full chunks of a `Series` are written once whenever that is, so they say nothing about how often to write.
+        """
+        grown = self.encoded.writer.grown
+        return len(self.write.row) + sum(len(p) for ref, p in self.write.chunks.items() if ref not in grown)
+
+    @property
+    def own_seconds(self) -> float:
+        """The share of the time that went into those bytes: the rest is spent once, whenever it is."""
+        whole = len(self.write.row) + sum(map(len, self.write.chunks.values()))
+        return self.seconds * self.bytes / whole
 
 
 class Snapshots:
@@ -372,6 +383,8 @@ class Gathering:
         self.fold_s = 0.0
         self.last_bytes = last_bytes
         self.last_s = 0.0
+        self.streams = 1
+        """Over how many streams they are spread."""
 
     def add(self, events: int, event_bytes: int, fold_s: float) -> None:
         """Count folded events."""
@@ -381,13 +394,13 @@ class Gathering:
 
     def progress(self) -> Progress:
         """Return what a policy sees."""
-        return Progress(self.events, self.event_bytes, self.fold_s, self.last_bytes, self.last_s)
+        return Progress(self.events, self.event_bytes, self.fold_s, self.last_bytes, self.last_s, self.streams)
 
     def begin_anew(self, due: Due | None) -> None:
         """Start over after a snapshot was written, or could not be."""
-        self.events, self.event_bytes, self.fold_s = 0, 0, 0.0
+        self.events, self.event_bytes, self.fold_s, self.streams = 0, 0, 0.0, 1
         if due is not None:
-            self.last_bytes, self.last_s = due.bytes, due.seconds
+            self.last_bytes, self.last_s = due.bytes, due.own_seconds
 
 
 __all__ = ["Counters", "Due", "Found", "Gathering", "HealingReader", "Snapshots", "needs_of"]

@@ -17,7 +17,12 @@ DENSE = 4
 """The newest snapshots are all kept."""
 GAP_SHARE = 0.5
 """Further back, the gap between two kept snapshots grows with the distance from the head, by this share…"""
-GAP_MOST_EVENTS = 50_000
-"""…up to this many events, so that time travel anywhere folds no more (about 50 ms)."""
+GAP_MOST_EVENTS = 10_000
+"""…up to this many events, so that time travel and forks anywhere fold no more (about 10 ms)."""
 OTHER_FOLDS_KEPT = 2
 """Snapshots of other code (fold ids) of the same fold: the newest of this many are kept."""
+
+STREAMS_MOST = 32
+"""Streams over which the tail of a fork may be spread before a snapshot is due."""
+STREAMS_SNAPSHOT_BYTES_MOST = 64 << 10
+"""The largest snapshot that is written for that reason alone."""

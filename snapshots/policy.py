@@ -10,6 +10,8 @@ from tailfold.snapshots.limits import (
     RESUME_BUDGET_MS,
     SHARE_OF_EVENT_BYTES,
     SHARE_OF_TIME,
+    STREAMS_MOST,
+    STREAMS_SNAPSHOT_BYTES_MOST,
 )
 
 ANY_NUMBER = 1 << 62
@@ -27,6 +29,8 @@ class Progress(NamedTuple):
     """Bytes that the last snapshot wrote; 0 if there is none yet."""
     last_snapshot_s: float
     """Time that the last snapshot took to encode and hand over."""
+    streams: int = 1
+    """Over how many streams the events are spread: each fork in a chain of forks is one."""
 
 
 class Policy(Protocol):
@@ -43,7 +47,8 @@ class CostBased:
     """Due when folding what has gathered would take longer than the resume budget, and writing pays.
 
     The cost of a resume is estimated from events, bytes and the measured fold time, whichever is largest.
-    A snapshot pays when it is a small share of the bytes and of the time that have gathered since the last.
+    A snapshot pays when it is a small share of the bytes and of the time that have gathered since the last. Events
+    that are spread over many forks cost a look-up a fork: then a small snapshot is due earlier.
     """
 
     def __init__(self, resume_budget_ms: float = RESUME_BUDGET_MS) -> None:
@@ -54,6 +59,8 @@ class CostBased:
 
     def due(self, progress: Progress) -> bool:
         """Say whether a snapshot should be written now."""
+        if progress.streams >= STREAMS_MOST:
+            return progress.last_snapshot_bytes <= STREAMS_SNAPSHOT_BYTES_MOST
         estimate_ms = max(
             progress.events * ASSUMED_EVENT_US / 1000,
             progress.event_bytes / ASSUMED_READ_BYTES_PER_S * 1000,

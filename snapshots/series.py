@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, get_args, overload
+from typing import Any, ClassVar, Generic, TypeVar, get_args, overload
 
 from tailfold.snapshots import chunks
 from tailfold.snapshots.chunks import Chunk, ChunkReader, Unstored
@@ -31,6 +31,8 @@ class Series(Sequence[T], Generic[T]):
     item type (``messages: Series[Message]``, made with ``Series[Message]()``), or items cannot leave memory.
     Equal to a series or list with equal items.
     """
+
+    only_grows: ClassVar[bool] = True
 
     __slots__ = (
         "__orig_class__",

@@ -17,7 +17,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMappi
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 import msgspec
@@ -58,6 +58,8 @@ class Table(MutableMapping[K, V], Generic[K, V]):
     keys alone, not in the order of insertion. A value that can be changed in place may be: reading one counts
     as changing it, so large tables are best given immutable values. Equal to a table or dict with equal items.
     """
+
+    only_grows: ClassVar[bool] = False
 
     __slots__ = ("__orig_class__", "_base", "_changed", "_size", "_types", "_unstored")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 from tailfold.snapshots.chunks import ChunkReader, Unstored
@@ -16,6 +16,9 @@ class Growing(Protocol):
     """A container that keeps most of itself in chunks: `Series` and `Table`."""
 
     _unstored: Unstored
+
+    only_grows: ClassVar[bool]
+    """True if a full chunk is never written again with other content."""
 
     def _root(self, writer: StateWriter) -> Any: ...
     def _stored(self, stored: set[bytes], reader: ChunkReader) -> None: ...
@@ -95,6 +98,8 @@ class StateWriter:
 
     def __init__(self, *, sort_sets: bool) -> None:
         self.chunks: dict[bytes, bytes] = {}
+        self.grown: set[bytes] = set()
+        """Chunks of containers that only grow: written once, however often states are encoded."""
         self.containers: list[Growing] = []
         self._sort_sets = sort_sets
         self._parts: list[tuple[list[bytes], dict[bytes, bytes]]] = []
@@ -117,6 +122,8 @@ class StateWriter:
         """Take a container's unstored chunks, and the references that its root rests on."""
         self.containers.append(container)
         self.chunks.update(pending)
+        if container.only_grows:
+            self.grown.update(pending)
         self._parts[-1][0].extend(refs)
         self._parts[-1][1].update(pending)
 

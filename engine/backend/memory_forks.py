@@ -140,6 +140,11 @@ class MemoryForks:
                 pieces.append(Piece(stream, found.base, found.base, False))
             return pieces
 
+    def spread(self, stream: str, *, after: int) -> int:  # noqa: D102
+        with self._lock:
+            found = self._required(stream)
+            return max(1, sum(1 for _ in self._parts_back(found, after, found.version)))
+
     def children(self, stream: str) -> list[Child]:  # noqa: D102
         with self._lock:
             found = self._required(stream, deleted=True)

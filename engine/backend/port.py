@@ -343,6 +343,9 @@ class Backend(Protocol):
     def lineage(self, stream: str) -> list[Piece]:
         """Return where the events of *stream* stand, oldest first; the last piece is its own, maybe empty."""
 
+    def spread(self, stream: str, *, after: int) -> int:
+        """Return over how many streams the versions past *after* are spread: 1 unless it is a fork of forks."""
+
     def children(self, stream: str) -> list[Child]:
         """Return the forks of *stream* in the order of their versions; also of a deleted one."""
 

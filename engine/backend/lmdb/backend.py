@@ -305,7 +305,12 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
                 return []
             number, row = known
             last = min(upto, row.version + 1)
-            parts = [Part(number, after, last)] if after >= row.base else self._parts(txn, *known, after, last)
+            # Versions are contiguous, so a page needs to know of no more of a long lineage than its own part.
+            if backwards:
+                low, high = max(after, last - limit), last
+            else:
+                low, high = after, min(last, after + limit)
+            parts = [Part(number, after, last)] if after >= row.base else self._parts(txn, *known, low, high)
             cursor = txn.cursor(self._events)
             rows: list[Row] = []
             for part in reversed(parts) if backwards else parts:

@@ -132,6 +132,15 @@ class ForkRows:
 
         return self._read(work)
 
+    def spread(self, stream: str, *, after: int) -> int:  # noqa: D102
+        def work(txn: _Txn) -> int:
+            known = self._stream(txn, stream)
+            if known is None or after >= known[1].base:
+                return 1
+            return sum(1 for _ in self._parts_back(txn, *known, after, known[1].version))
+
+        return self._read(work)
+
     def children(self, stream: str) -> list[Child]:  # noqa: D102
         def work(txn: _Txn) -> list[Child]:
             known = self._any_stream(txn, stream)
