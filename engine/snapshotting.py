@@ -113,6 +113,8 @@ class Snapshots:
         self.policy = policy
         self.counters = Counters()
         self.refold: Refold | None = None
+        self.written: Callable[[str, int], None] = lambda stream, version: None
+        """Called when a snapshot stands at a version of a stream."""
         self.steps: Callable[[Iterable[str]], str] = lambda kinds: ""
         """Says which upcasters are in force for kinds of events."""
         self.generation: Callable[[], int] = lambda: 0
@@ -317,6 +319,7 @@ class Snapshots:
             self._restore_needed(stream, fold, due, gathering)
             return
         self.counters.snapshots_written += 1
+        self.written(stream, due.write.key.version)
         self.counters.snapshot_bytes += len(due.write.row)
         self.counters.chunks_written += len(due.write.chunks)
         self.counters.chunk_bytes += sum(map(len, due.write.chunks.values()))

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from tailfold.engine import checkpoints, forks, leases, tracing
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
-from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Swept
+from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Sealed, Swept
 from tailfold.engine.checkpoints import Checkpoint
 from tailfold.engine.errors import BadArgument, NotFound
 from tailfold.engine.events import Event
@@ -26,6 +26,7 @@ from tailfold.engine.names import check_stream_name
 from tailfold.engine.origin import Origin, read_origin
 from tailfold.engine.projections import Projected, Projection
 from tailfold.engine.records import Newer, read_description
+from tailfold.engine.sealing import Sealer
 from tailfold.engine.snapshotting import Counters, Snapshots
 from tailfold.engine.subscriptions import Subscription
 from tailfold.engine.tracing import Trace
@@ -48,11 +49,15 @@ class Store:
         *,
         clock: Callable[[], int] = time.time_ns,
         snapshots: Policy | None = None,
+        sealing: bool = True,
     ) -> None:
         """Wrap an opened backend; most callers want `Store.open`."""
         self.backend = backend
         self.log = Log(backend, clock=clock)
         self.snapshots = Snapshots(backend, snapshots or CostBased(), clock=clock)
+        self._sealer = Sealer(backend)
+        if sealing:
+            self.snapshots.written = self._sealer.wake
         lifting = self.log.codec.lifting
         self.snapshots.generation = lambda: lifting.generation
         self.snapshots.steps = lambda kinds: self._steps(kinds)
@@ -72,6 +77,7 @@ class Store:
         upcasters: Upcasters | None = None,
         newer: Newer = Newer.REFUSE,
         snapshots: Policy | None = None,
+        sealing: bool = True,
     ) -> Store:
         """Open the store at *path*, or on *backend*; make it if nothing is there and *create*.
 
@@ -80,7 +86,8 @@ class Store:
         becomes known by itself, all others are read as `Opaque`. *upcasters* lift events of older schema
         versions; *newer* says what happens to events of newer ones than the code's. *snapshots* says when
         snapshots are written: `CostBased` by default, ``every(n)``, or `never`; those that are there are used
-        in any case.
+        in any case. *sealing* packs events that are older than a snapshot into compressed segments, in the
+        background.
 
         Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, `FormatTooNew` for a
         store of a later format, or `BadSteps` if the upcasters do not lead to the events; nothing is written
@@ -91,7 +98,7 @@ class Store:
         if backend is None:
             assert path is not None
             backend = LmdbBackend(path, create=create, durability=durability)
-        store = cls(backend, clock=clock, snapshots=snapshots)
+        store = cls(backend, clock=clock, snapshots=snapshots, sealing=sealing)
         try:
             store.log.codec.register(events)
             store.log.codec.newer = newer
@@ -303,6 +310,15 @@ class Store:
         leases.check_free(self.backend, stream)
         forks.delete(self.log, stream, reroot=reroot, drop_heads=drop_heads)
 
+    def seal(self, stream: str, *, upto: int | None = None, whole: bool = True) -> Sealed:
+        """Pack the own events of *stream* up to *upto* (by default its head) into compressed segments.
+
+        A segment takes a fifth of what its events take, for text as agents write it; reading cannot tell. With
+        *whole* only full segments of 256 are made, else what is left is packed as well. Durable on return, segment
+        by segment. The pages that the events had are used again; the file keeps its size.
+        """
+        return self.backend.seal(stream, upto=self.log.head(stream).version if upto is None else upto, whole=whole)
+
     def gc(self, *, dry_run: bool = False) -> Swept:
         """Give back what deleted streams held and nothing living needs, with blobs that no event names.
 
@@ -433,6 +449,7 @@ class Store:
 
     def close(self) -> None:
         """Make everything durable and let go of the store. Closing twice is fine."""
+        self._sealer.close()
         self.backend.close()
 
     def __enter__(self) -> Self:

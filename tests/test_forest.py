@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tailfold.engine import Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
-from tailfold.engine.backend.lmdb import check_pages
+from tailfold.engine.backend.lmdb import check_pages, segments
 from tailfold.engine.errors import HeadMoved, StreamDeleted, StreamExists, StreamNeeded, StreamNotFound
 from tailfold.engine.migration import Schema, migrate_backend
 from tailfold.engine.snapshot_report import prune
@@ -48,6 +48,9 @@ class Forest(RuleBasedStateMachine):
         self.made = 0
         self.frozen: dict[tuple[str, str, int], bytes] = {}
         self.stores: dict[str, Store] = {}
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(segments, "SEGMENT_RECORDS", 3)
+        self.patched.setattr(segments, "FRAME_BYTES", 60)
         self.open()
 
     def clock(self) -> int:
@@ -61,6 +64,7 @@ class Forest(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
+        self.patched.undo()
         self.stores["lmdb"].close()
         assert check_pages(self.folder / "s") == []
         shutil.rmtree(self.folder)
@@ -189,6 +193,15 @@ class Forest(RuleBasedStateMachine):
         for store in self.stores.values():
             again = store.gc()
             assert (again.events, again.blobs, again.snapshots) == (0, 0, 0)
+
+    @precondition(lambda self: self.streams)
+    @rule(data=st.data(), whole=st.booleans())
+    def seal(self, data: st.DataObject, whole: bool) -> None:
+        """Nobody can tell: the invariants look at every byte and hash afterwards."""
+        name = self.a_stream(data)
+        upto = data.draw(st.integers(0, len(self.streams[name])))
+        for store in self.stores.values():
+            store.seal(name, upto=upto, whole=whole)
 
     @rule()
     def prune_snapshots(self) -> None:

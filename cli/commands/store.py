@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table
 from tailfold.cli.exits import Exit
-from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, run_named, store_path
+from tailfold.cli.guard import check_before_writing, probe
+from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, open_to_drive, run_named, store_path
 from tailfold.engine import Store
+from tailfold.engine.backend.port import Sealed
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.rawrecords import tag_of_record
@@ -91,6 +92,55 @@ def verify(
         if not result.sound:
             note(f"{len(result.findings)} findings; nothing was changed. Restore a copy")
             raise typer.Exit(Exit.CORRUPTION)
+
+
+def seal(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="One run; default: every stream.", show_default=False),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Only full segments of 256 events, as is done by itself for live runs.")
+    ] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Pack events into compressed segments: about a fifth of the space, for text as agents write it.
+
+    Changes no byte of an event, no hash and no answer; reading one old event takes a little longer. Long runs are
+    packed by themselves, behind their snapshots; this is for runs that have ended. The file keeps its size: the
+    space is used by what is appended next.
+
+    Examples:
+
+      tailfold seal
+
+      tailfold seal r-1 --json
+    """
+    path = store_path(store)
+
+    def look(opened: Store) -> None:
+        check_before_writing(opened, path)
+        if run is not None:
+            opened.head(run_named(opened, run))
+
+    probe(path, look)
+    with open_to_drive(store) as opened:
+        streams = [run_named(opened, run)] if run is not None else [head.stream for head in opened.streams()]
+        total = Sealed(0, 0, 0, 0)
+        with progress_bar("sealing", sum(opened.head(stream).version for stream in streams)) as bar:
+            for stream in streams:
+                done = opened.seal(stream, whole=whole)
+                total = Sealed(*(a + b for a, b in zip(total, done, strict=True)))
+                if bar:
+                    bar.advance(bar.task_ids[0], opened.head(stream).version)
+        if as_json:
+            emit({"streams": len(streams), **total._asdict()})
+        elif total.events:
+            say(f"sealed {total.events} events of {len(streams)} streams in {total.segments} segments:")
+            say(f"{total.record_bytes} bytes take {total.segment_bytes}")
+        else:
+            say("everything is sealed that can be")
 
 
 def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:

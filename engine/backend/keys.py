@@ -33,6 +33,9 @@ TABLES = (
 
 EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 """events: stream number, version, position, chain hash -> record bytes."""
+SEGMENT_KEY = struct.Struct(">QQ1s")
+"""events, too: stream number, last version, `SEGMENT_MARK` -> a sealed segment, in the place of its events."""
+SEGMENT_MARK = b"S"
 EVENT_PREFIX = struct.Struct(">QQ")
 """The part of an event key that orders it: stream number, version."""
 POSITION_KEY = struct.Struct(">Q")
@@ -80,6 +83,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """When the stream was deleted, or 0."""
     reclaimed: int = 0
     """Of a deleted stream: how many of its newest events were given back."""
+    sealed: int = 0
+    """The last version that stands in a segment; 0 if none does."""
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -151,7 +156,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 def encode_stream_row(row: StreamRow) -> bytes:
     """Return the bytes of a head. Those of a stream that is no fork are as they were in format 1."""
-    if row.lineage or row.deleted_ns:
+    if row.lineage or row.deleted_ns or row.sealed:
         return encode(row)
     return encode((row.name, row.version, row.hash, row.created_ns, row.updated_ns))
 

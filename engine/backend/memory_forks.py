@@ -16,6 +16,7 @@ from tailfold.engine.backend.port import (
     Lease,
     Piece,
     Row,
+    Sealed,
     SnapshotKey,
     SnapshotWrite,
     Swept,
@@ -227,6 +228,11 @@ class MemoryForks:
         with self._lock:
             found = self._required(stream, deleted=True)
             return found.rows[max(0, after - found.base) :][:limit]
+
+    def seal(self, stream: str, *, upto: int, whole: bool = True, most: int | None = None) -> Sealed:  # noqa: D102
+        with self._lock:
+            self._required(stream)
+            return Sealed(0, 0, 0, 0)
 
     def sweep(self, refs_in: Callable[[bytes], list[bytes]], *, dry_run: bool = False) -> Swept:  # noqa: D102
         with self._lock:

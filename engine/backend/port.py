@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from tailfold.engine.errors import EngineError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The newest on-disk format that this release reads (I10)."""
 FORMAT_FORKS = 3
 """The least format that has forks and deleted streams."""
+FORMAT_SEGMENTS = 4
+"""The least format that has sealed segments."""
 FORMAT_LEAST = 1
 """What a new store is stamped with. An append that needs more raises the stamp (`Append.format`)."""
 
@@ -203,6 +205,18 @@ class Tombstone(NamedTuple):
     """Chain hash at `base`; empty if that is 0, or if no own event is kept."""
 
 
+class Sealed(NamedTuple):
+    """What a sealing did."""
+
+    events: int
+    """Events that were not sealed before."""
+    segments: int
+    record_bytes: int
+    """Record bytes that were packed."""
+    segment_bytes: int
+    """Bytes that they take now."""
+
+
 class Swept(NamedTuple):
     """What a sweep took, or would take."""
 
@@ -384,6 +398,15 @@ class Backend(Protocol):
         """Give back the events of deleted streams that no living stream needs, and blobs that no event names.
 
         *refs_in* gives the digests of the blobs that a record refers to. One transaction: writers wait.
+        """
+
+    def seal(self, stream: str, *, upto: int, whole: bool = True, most: int | None = None) -> Sealed:
+        """Pack the own events of *stream* up to version *upto* into compressed segments; durable on return.
+
+        With *whole* only full segments are made; at most *most* are. Records, hashes and positions stay as they
+        are, and no reader can tell; a segment is in the place of its events or they are, also after a crash (I6).
+        A backend that has no use for it does nothing. Raises `StreamNotFound`, or `RecordDamaged` with nothing
+        changed.
         """
 
     # -- snapshots: derived data. Losing all of it changes no answer (I14).

@@ -15,6 +15,7 @@ from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
+from tailfold.engine.backend.lmdb.segments import SegmentRows
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
     FORMAT_LEAST,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
+class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
@@ -169,7 +170,9 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
             lineage = row.lineage if row is not None else b""
             touched[name] = (
                 number,
-                keys.StreamRow(name, version, last_hash, created_ns, append.time_ns, lineage),
+                keys.StreamRow(
+                    name, version, last_hash, created_ns, append.time_ns, lineage, 0, 0, row.sealed if row else 0
+                ),
             )
             if append.key is not None:
                 id_rows[keys.id_key(number, append.key)] = IdRow(
@@ -272,6 +275,15 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
             if values is None:
                 if not cursor.set_range(keys.EVENT_PREFIX.pack(number, version + 1)):
                     raise RecordDamaged(stream, version + 1, "the event is missing")
+                if len(cursor.key()) == keys.SEGMENT_KEY.size:
+                    segment = self._segment_here(cursor, number, version + 1, stream)
+                    if segment is None:
+                        raise RecordDamaged(stream, version + 1, "the event is missing")
+                    step = segment.records(version, upto)
+                    version += len(step)
+                    size += sum(map(len, step))
+                    found += step
+                    continue
                 values = cursor.iternext(keys=False, values=True)
             step = list(islice(values, min(PAGE_STEP, upto - version)))
             # Keys are sorted and distinct: if the last one is right, so are all before it (I1).
@@ -287,6 +299,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
         version = after
         if cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1)):
             for key, _ in cursor.iternext():
+                if len(key) == keys.SEGMENT_KEY.size:
+                    break
                 try:
                     at = keys.split_event_key(key)
                 except ValueError as error:
@@ -322,31 +336,10 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
 
         return self._read(work)
 
-    def _rows_of(
-        self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
-    ) -> list[Row]:
-        number, after, upto = part
-        if backwards:
-            found = cursor.set_range(keys.EVENT_PREFIX.pack(number, upto + 1))
-            found = cursor.prev() if found else cursor.last()
-            items = cursor.iterprev() if found else iter(())
-        else:
-            found = cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1))
-            items = cursor.iternext() if found else iter(())
-        rows: list[Row] = []
-        for key, data in islice(items, limit):
-            try:
-                at = keys.split_event_key(key)
-            except ValueError as error:
-                raise RecordDamaged(stream, after + len(rows) + 1, str(error)) from None
-            if at.stream != number or not after < at.version <= upto:
-                break
-            rows.append(Row(stream, at.version, at.position, at.hash, data, origin))
-        return rows
-
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:  # noqa: D102
         def work(txn: _Txn) -> list[Row]:
             heads: dict[int, keys.StreamRow] = {}
+            unpacked: dict[int, dict[int, Row]] = {}
             events = txn.cursor(self._events)
             cursor = txn.cursor(self._positions)
             rows: list[Row] = []
@@ -357,7 +350,25 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
                 head = heads.get(number)
                 if head is None:
                     head = heads[number] = self._row(txn, number)
-                if not events.set_range(where) or not events.key().startswith(where):
+                known = unpacked.get(number, {}).get(version)
+                if known is not None:
+                    rows.append(known)
+                    if len(rows) == limit:
+                        break
+                    continue
+                found = events.set_range(where)
+                if found and len(events.key()) == keys.SEGMENT_KEY.size:
+                    segment = self._segment_here(events, number, version, head.name)
+                    if segment is not None:
+                        # The page goes on in many streams: each keeps its segment until the next one.
+                        upto = min(segment.last, version + limit)
+                        sealed = segment.rows(head.name, version - 1, upto, head.name)
+                        unpacked[number] = {row.version: row for row in sealed}
+                        rows.append(sealed[0])
+                        if len(rows) == limit:
+                            break
+                        continue
+                if not found or not events.key().startswith(where):
                     if version > head.version - head.reclaimed:
                         continue  # a sweep gave the event back
                     raise RecordDamaged(head.name, version, "its position is there, the event is not")
@@ -416,7 +427,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows):
             return {"tables": tables}
 
         usage = self._read(work)
-        usage["events"] = usage["tables"]["events"]["rows"]
+        usage["events"] = usage["tables"]["positions"]["rows"]
         usage["file_bytes"] = (self.path / "data.mdb").stat().st_size
         usage["map_bytes"] = self._env.info()["map_size"]
         return usage

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import lmdb
 import msgspec
-from tailfold.engine.backend import keys
+from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.forest import Forest
+from tailfold.engine.backend.lmdb.segments import Segment, pack
 from tailfold.engine.backend.port import (
     FORMAT_FORKS,
     Child,
@@ -65,6 +65,13 @@ class ForkRows:
         def _stream_row(self, txn: _Txn, key: bytes, name: str) -> keys.StreamRow: ...
         def _last_number(self, txn: _Txn) -> int: ...
         def _raise_format(self, txn: _Txn, needed: int) -> None: ...
+        def _rows_of(
+            self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
+        ) -> list[Row]: ...
+        def _segment_here(
+            self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str
+        ) -> Segment | None: ...
+        def _each_record(self, txn: _Txn) -> Iterator[tuple[int, int, bytes]]: ...
 
     # -- lineages --------------------------------------------------------------------------------------
 
@@ -109,11 +116,17 @@ class ForkRows:
         return self._stream_row(txn, keys.STREAM_KEY.pack(number), f"#{number}")
 
     def _hash_at(self, txn: _Txn, number: int, name: str, version: int) -> bytes:
-        cursor = txn.cursor(self._events)
-        prefix = keys.EVENT_PREFIX.pack(number, version)
-        if not cursor.set_range(prefix) or not cursor.key().startswith(prefix):
+        rows = self._rows_of(txn.cursor(self._events), Part(number, version - 1, version), name, name, 1, False)
+        if not rows:
             raise RecordDamaged(name, version, "the event is missing")
-        return keys.split_event_key(cursor.key()).hash
+        return rows[0].hash
+
+    def _base_hash(self, txn: _Txn, number: int, row: keys.StreamRow) -> bytes:
+        """Return the chain hash with which the own events of a stream begin."""
+        if not row.lineage:
+            return chain.seed(row.name)
+        owner, owner_row = self._owner(txn, number, row, row.base)
+        return self._hash_at(txn, owner, owner_row.name, row.base)
 
     def lineage(self, stream: str) -> list[Piece]:  # noqa: D102 - port
         def work(txn: _Txn) -> list[Piece]:
@@ -314,8 +327,7 @@ class ForkRows:
                 base_hash = b""
                 kept = row.version - row.reclaimed
                 if row.lineage and kept > row.base:  # else nothing rests on it, maybe not even its parent is there
-                    owner, owner_row = self._owner(txn, number, row, row.base)
-                    base_hash = self._hash_at(txn, owner, owner_row.name, row.base)
+                    base_hash = self._base_hash(txn, number, row)
                 found.append(Tombstone(row.name, row.base, kept, row.version, row.deleted_ns, base_hash))
             return found
 
@@ -327,18 +339,8 @@ class ForkRows:
             if known is None:
                 raise StreamNotFound(stream)
             number, row = known
-            cursor = txn.cursor(self._events)
-            found: list[Row] = []
-            if cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1)):
-                for key, data in islice(cursor.iternext(), limit):
-                    try:
-                        at = keys.split_event_key(key)
-                    except ValueError as error:
-                        raise RecordDamaged(stream, after + len(found) + 1, str(error)) from None
-                    if at.stream != number:
-                        break
-                    found.append(Row(stream, at.version, at.position, at.hash, data, row.name))
-            return found
+            part = Part(number, max(after, row.base), (1 << 63) - 1)
+            return self._rows_of(txn.cursor(self._events), part, stream, row.name, limit, False)
 
         return self._read(work)
 
@@ -348,33 +350,39 @@ class ForkRows:
             last = txn.cursor(self._positions)
             last_position = bytes(last.key()) if last.last() else b""
             events = event_bytes = snapshots = 0
-            dead: set[bytes] = set()
+            keeps: dict[int, int] = {}
             for number, row in self._tombstones(txn):
-                keep = max(forest.needed(number), row.base)
-                for key, data in self._own_events(txn, number, keep):
-                    events += 1
-                    event_bytes += len(data)
-                    dead.add(key)
-                    if not dry_run:
-                        position = keys.POSITION_KEY.pack(keys.split_event_key(key).position)
-                        txn.delete(key, db=self._events)
+                keep = keeps[number] = max(forest.needed(number), row.base)
+                past = Part(number, keep, (1 << 63) - 1)
+                gone = self._rows_of(txn.cursor(self._events), past, row.name, row.name, 1 << 62, False)
+                events += len(gone)
+                event_bytes += sum(len(one.data) for one in gone)
+                if not dry_run:
+                    self._drop_events(txn, number, row, keep)
+                    for one in gone:
+                        position = keys.POSITION_KEY.pack(one.position)
                         if position != last_position:  # the last one stands: the next append counts on from it
                             txn.delete(position, db=self._positions)
                 snapshots += self._drop_of_tombstone(txn, number, row, keep, dry_run)
-            blobs, blob_bytes = self._sweep_blobs(txn, refs_in, dead, dry_run)
+            blobs, blob_bytes = self._sweep_blobs(txn, refs_in, keeps, dry_run)
             return Swept(events, event_bytes, snapshots, blobs, blob_bytes)
 
         return self._read(work) if dry_run else self._write(work)
 
-    def _own_events(self, txn: _Txn, number: int, after: int) -> list[tuple[bytes, bytes]]:
-        found = []
+    def _drop_events(self, txn: _Txn, number: int, row: keys.StreamRow, keep: int) -> None:
+        """Delete the own events past *keep*; a segment that goes past it is packed anew."""
         cursor = txn.cursor(self._events)
-        if cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1)):
-            for key, data in cursor.iternext():
-                if not key.startswith(keys.STREAM_KEY.pack(number)):
-                    break
-                found.append((bytes(key), bytes(data)))
-        return found
+        if not cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1)):
+            return
+        segment = self._segment_here(cursor, number, keep, row.name) if keep else None
+        if segment is not None:
+            rows = segment.rows(row.name, segment.first - 1, keep, row.name)
+            before = segment.hash_before
+            key = keys.SEGMENT_KEY.pack(number, keep, keys.SEGMENT_MARK)
+            txn.put(key, pack(rows, before), db=self._events)
+        found = cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1))
+        while found and cursor.key().startswith(keys.STREAM_KEY.pack(number)):
+            found = cursor.delete()
 
     def _drop_of_tombstone(self, txn: _Txn, number: int, row: keys.StreamRow, keep: int, dry_run: bool) -> int:
         """Drop what hangs on the events past *keep*: snapshots, ids, the entry among its parent's children."""
@@ -400,18 +408,18 @@ class ForkRows:
             txn.delete(keys.CHILD_KEY.pack(parent, at, number), db=self._children)
         txn.delete(row.name.encode(), db=self._leases)
         if row.reclaimed != row.version - keep:
-            left = msgspec.structs.replace(row, reclaimed=row.version - keep)
+            left = msgspec.structs.replace(row, reclaimed=row.version - keep, sealed=min(row.sealed, keep))
             txn.put(prefix, keys.encode_stream_row(left), db=self._streams)
         return len(snapshots)
 
     def _sweep_blobs(
-        self, txn: _Txn, refs_in: Callable[[bytes], list[bytes]], dead: set[bytes], dry_run: bool
+        self, txn: _Txn, refs_in: Callable[[bytes], list[bytes]], keeps: dict[int, int], dry_run: bool
     ) -> tuple[int, int]:
         if not txn.stat(self._blobs)["entries"]:
             return 0, 0
         live: set[bytes] = set()
-        for key, data in txn.cursor(self._events).iternext():
-            if key not in dead:
+        for number, version, data in self._each_record(txn):
+            if number not in keeps or version <= keeps[number]:
                 live.update(refs_in(data))
         stored = txn.cursor(self._blobs).iternext()
         gone = [(digest, len(content)) for digest, content in stored if digest not in live]

@@ -33,6 +33,7 @@ class SnapshotRows:
         def _parts_back(
             self, txn: _Txn, number: int, row: keys.StreamRow, after: int, upto: int
         ) -> Iterator[Part]: ...
+        def _hash_at(self, txn: _Txn, number: int, name: str, version: int) -> bytes: ...
         def _owner(
             self, txn: _Txn, number: int, row: keys.StreamRow, version: int
         ) -> tuple[int, keys.StreamRow]: ...
@@ -112,11 +113,7 @@ class SnapshotRows:
             if not 1 <= snapshot.key.version <= known[1].version:
                 return False
             number, row = self._owner(txn, *known, snapshot.key.version)
-            event = txn.cursor(self._events)
-            prefix = keys.EVENT_PREFIX.pack(number, snapshot.key.version)
-            if not event.set_range(prefix) or not event.key().startswith(prefix):
-                return False
-            if keys.split_event_key(event.key()).hash != snapshot.hash:
+            if self._hash_at(txn, number, row.name, snapshot.key.version) != snapshot.hash:
                 return False
             return self._put_snapshot(txn, number, row, snapshot)
 

@@ -1,0 +1,198 @@
+"""Sealed segments: nobody can tell, a kill leaves one or the other, and a changed byte is found."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tailfold.engine import Blob, Durability, Event, LmdbBackend, Store
+from tailfold.engine.backend import chain
+from tailfold.engine.backend.lmdb import segments
+from tailfold.engine.backend.lmdb.segments import Segment, pack
+from tailfold.engine.backend.port import FORMAT_SEGMENTS, Row
+from tailfold.engine.errors import Corruption, RecordDamaged
+from tailfold.snapshots import every, never
+
+from tests.cli.command import json_lines, tailfold
+from tests.domain import Attached, Deposited, Noted, account
+
+EVENTS: list[type[Event]] = [Deposited, Noted, Attached]
+
+
+@given(
+    datas=st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=40),
+    first=st.integers(1, 10**6),
+    frame=st.integers(1, 400),
+    after=st.integers(-2, 45),
+    upto=st.integers(-2, 45),
+)
+def test_what_is_packed_is_unpacked(datas: list[bytes], first: int, frame: int, after: int, upto: int) -> None:
+    before = chain.seed("s")
+    link, position, rows = before, 7, []
+    for version, data in enumerate(datas, first):
+        link = chain.link(link, chain.digest(data))
+        position += 1 + len(data) % 5
+        rows.append(Row("s", version, position, link, data, "s"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segments, "FRAME_BYTES", frame)
+        segment = Segment("s", pack(rows, before))
+    assert (segment.first, segment.last, segment.hash_before) == (first, first + len(datas) - 1, before)
+    low, high = first + after, first + upto
+    wanted = [row for row in rows if low < row.version <= high]
+    assert segment.rows("s", low, high, "s") == wanted
+    assert segment.records(low, high) == [row.data for row in wanted]
+
+
+def test_any_changed_byte_of_a_segment_is_found() -> None:
+    before = chain.seed("s")
+    link, rows = before, []
+    for version in range(1, 20):
+        data = b"some text %d" % version
+        link = chain.link(link, chain.digest(data))
+        rows.append(Row("s", version, version, link, data, "s"))
+    packed = pack(rows, before)
+    missed = []
+    for at in range(len(packed)):
+        changed = packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :]
+        try:
+            found = Segment("s", changed).rows("s", 0, 19, "s")
+        except RecordDamaged:
+            continue
+        if found == rows:
+            missed.append(at)
+    assert missed == []
+
+
+def fill(path: Path, count: int = 1000) -> None:
+    with Store.open(path, snapshots=never, durability=Durability.RELAXED) as store:
+        for at in range(0, count, 100):
+            store.append("s", [Deposited(i, f"note {i}") for i in range(at, at + 100)], expected=at)
+            store.append("t", [Noted(f"other {at}")], expected=at // 100)
+        store.append("s", Attached("f", Blob(b"content")), expected=count, key="k")
+
+
+def seen(path: Path) -> list[object]:
+    with Store.open(path, events=EVENTS, snapshots=never) as store:
+        rows = [store.backend.rows(s, after=0, upto=10**6, limit=10**6) for s in ("s", "t")]
+        back = [r.version for r in store.read("s", backwards=True)]
+        everything = list(store.read_all())
+        assert store.verify().findings == []
+        return [rows, back, everything, store.load("s", account), list(store.streams()), store.backend.count()]
+
+
+def test_a_sealed_store_reads_as_it_did_and_goes_on(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    before = seen(tmp_path / "s")
+    with Store.open(tmp_path / "s") as store:
+        assert store.format == 1
+        done = store.seal("s")
+        assert (done.events, done.segments) == (768, 3)
+        assert store.format == FORMAT_SEGMENTS
+        assert store.seal("s").events == 0
+        assert done.segment_bytes < done.record_bytes / 2
+    assert seen(tmp_path / "s") == before
+    with Store.open(tmp_path / "s") as store:
+        rest = store.seal("s", whole=False)
+        assert (rest.events, rest.segments) == (1001 - 768, 1)
+        assert store.usage()["tables"]["events"]["rows"] == 4 + 10
+    assert seen(tmp_path / "s") == before
+    with Store.open(tmp_path / "s", events=EVENTS) as store:
+        assert store.append("s", Attached("f", Blob(b"content")), expected=0, key="k").repeated
+        store.append("s", [Deposited(i) for i in range(30)], expected=1001)
+        store.fork("s", at=500, name="f")
+        again = store.seal("s", whole=False)
+        assert (again.events, again.segments) == (30, 2), "the last segment was not full, and is filled up"
+        assert store.verify().findings == []
+        assert store.load("f", account).version == 500
+        [one] = store.read("f", after=499)
+        assert one.version == 500
+
+
+def test_a_kill_while_sealing_leaves_one_or_the_other(tmp_path: Path) -> None:
+    fill(tmp_path / "base", 3000)
+    before = seen(tmp_path / "base")
+    chance = random.Random(5)
+    script = (
+        "import sys; from tailfold.engine import Store\n"
+        "store = Store.open(sys.argv[1]); print('go', flush=True); store.seal('s', whole=False)"
+    )
+    for i in range(5):
+        path = tmp_path / f"k{i}"
+        shutil.copytree(tmp_path / "base", path)
+        process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(chance.uniform(0, 0.12))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert seen(path) == before
+        with Store.open(path) as store:
+            store.seal("s", whole=False)
+        assert seen(path) == before
+
+
+def test_damage_in_a_segment_is_named(tmp_path: Path) -> None:
+    import lmdb
+
+    fill(tmp_path / "s")
+    with Store.open(tmp_path / "s") as store:
+        store.seal("s")
+    with lmdb.open(str(tmp_path / "s"), max_dbs=32) as env, env.begin(write=True) as txn:
+        table = env.open_db(b"events", txn=txn)
+        cursor = txn.cursor(table)
+        assert cursor.set_range((1).to_bytes(8, "big"))
+        key, value = cursor.item()
+        assert len(key) == 17
+        middle = len(value) // 2
+        txn.put(key, value[:middle] + bytes([value[middle] ^ 255]) + value[middle + 1 :], db=table)
+    done = tailfold(tmp_path / "s", "verify")
+    assert done.returncode == 7
+    assert "'s' version 1" in done.stdout
+    assert "1..256" in done.stdout
+    with Store.open(tmp_path / "s", events=EVENTS) as store, pytest.raises(Corruption):
+        store.load("s", account)
+    shown = tailfold(tmp_path / "s", "show", "s")
+    assert shown.returncode == 7
+    assert shown.stdout == "", "half a journal is none"
+
+
+def test_long_runs_are_sealed_by_themselves_behind_their_snapshots(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", snapshots=every(500), durability=Durability.RELAXED) as store:
+        live = store.live("s", account)
+        for _ in range(40):
+            live.append(*[Deposited(1, "a note") for _ in range(50)])
+        until = time.monotonic() + 20
+        while store.usage()["tables"]["events"]["rows"] > 2000 - 4 * 255 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert store.usage()["tables"]["events"]["rows"] <= 2000 - 4 * 255
+        assert live.state.balance == 2000
+    with Store.open(tmp_path / "s", events=EVENTS, snapshots=never) as store:
+        assert store.load("s", account).state.balance == 2000
+        assert len(list(store.read("s"))) == 2000
+        assert store.verify().findings == []
+    quiet = LmdbBackend(tmp_path / "q", durability=Durability.RELAXED)
+    with Store.open(backend=quiet, snapshots=every(500), sealing=False) as store:
+        live = store.live("s", account)
+        for _ in range(40):
+            live.append(*[Deposited(1, "a note") for _ in range(50)])
+        assert store.usage()["tables"]["events"]["rows"] == 2000
+
+
+def test_the_command_says_what_it_saved(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    [done] = json_lines(tailfold(tmp_path / "s", "seal", "--json"))
+    assert (done["streams"], done["events"]) == (2, 1011)
+    assert done["segment_bytes"] < done["record_bytes"]
+    assert tailfold(tmp_path / "s", "seal", "s").stdout == "everything is sealed that can be\n"
+    assert tailfold(tmp_path / "s", "seal", "nobody").returncode == 6
+    assert tailfold(tmp_path / "s", "verify").returncode == 0
+    [stats] = json_lines(tailfold(tmp_path / "s", "stats", "--json"))
+    assert stats["events"] == 1011
