@@ -82,7 +82,7 @@ def test_every_golden_store_is_exported_imported_and_migrated(version: int, tmp_
                 assert copy.head(head.stream) == head, "hashes and times"
         expected = facts(store)
     report = migrate(path, tmp_path / "d", Schema(Upcasters(events=[*EVENTS, *SHOP])))
-    assert (report.sound, report.lifted, report.format) == (True, 0, version)
+    assert (report.sound, report.lifted, report.format) == (True, 0, min(version, 3))
     with Store.open(tmp_path / "d", events=[*EVENTS, *SHOP]) as store:
         assert facts(store) == expected, "all was current: every byte and hash is kept"
 

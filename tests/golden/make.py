@@ -49,6 +49,8 @@ def facts(store: Store) -> dict[str, Any]:
         more["tree"] = [list(branch) for branch in store.tree()]
         more["forks"] = {name: state_hash(store.load(name, account).state) for name in ("account.2", "account.3")}
         more["resolved"] = store.resolve("account")
+    if store.backend.head("long") is not None:  # since format 4
+        more["long"] = [state_hash(store.load("long", account, at).state) for at in (1, 256, 257, 600)]
     run = store.load("r-1", run_fold).state
     heads = {head.stream: [head.version, head.hash.hex()] for head in store.streams()}
     return {
@@ -106,6 +108,9 @@ def main() -> None:
         path = made
         with Store.open(path, events=[*SHOP, *EVENTS], clock=lambda: next(clock)) as store:
             branch(store)
+            store.append("long", [Deposited(i, f"note {i}") for i in range(600)], expected=0)
+            assert store.seal("long").segments == 2
+            assert store.seal("account", whole=False).segments == 1, "a fork needs it, and cannot tell"
             assert store.format == FORMAT_VERSION
             found = facts(store)
         target.mkdir()
