@@ -115,9 +115,9 @@ class ForkRows:
             raise RecordDamaged(name, version, "the event is missing")
         return keys.split_event_key(cursor.key()).hash
 
-    def lineage(self, stream: str) -> list[Piece]:  # noqa: D102 - port
+    def lineage(self, stream: str, *, deleted: bool = False) -> list[Piece]:  # noqa: D102 - port
         def work(txn: _Txn) -> list[Piece]:
-            known = self._stream(txn, stream)
+            known = self._any_stream(txn, stream) if deleted else self._stream(txn, stream)
             if known is None:
                 raise StreamNotFound(stream)
             number, row = known
