@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Generic, NamedTuple, TypeVar
 
-from tailfold.engine.errors import BadArgument, StreamNotFound
+from tailfold.engine.errors import BadArgument, StreamDeleted, StreamNotFound
 from tailfold.engine.fold import Fold
 from tailfold.engine.log import RECORDS_PER_PAGE, Log
 from tailfold.engine.snapshotting import Gathering, Snapshots
@@ -84,6 +84,25 @@ def catch_up(
                 snapshots.put(stream, fold, due, gathering)
             gathering.begin_anew(due)
     return Folding(state, version, gathering)
+
+
+def load_deleted(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], at: int) -> S:
+    """Fold a deleted stream up to *at*, for whoever reads what is still there of it in the order of the store.
+
+    Always from the first event: it has no snapshots any more. Raises `StreamDeleted` if a sweep was faster.
+    """
+    log.codec.register(fold.events)
+    state, version = begin(snapshots, fold), 0
+    for piece in log.backend.lineage(stream, deleted=True):
+        upto = min(piece.upto, at)
+        while version < upto:
+            rows = log.backend.own_rows(piece.stream, after=version, limit=min(RECORDS_PER_PAGE, upto - version))
+            if not rows or rows[0].version != version + 1:
+                raise StreamDeleted(stream)
+            records = log.codec.decode_page(stream, version, [row.data for row in rows])
+            state = fold.fold_records(state, records, stream, version)
+            version += len(records)
+    return state
 
 
 def refold(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], upto: int) -> EncodedState:

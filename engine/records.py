@@ -150,7 +150,8 @@ class Codec:
         for event_type in upcasters.events:
             check_event_type(event_type)
         self.lifting.adopt(upcasters, self._types.values())
-        self.register(upcasters.events)
+        # A context fold sees its events from the first one on, wherever reading begins.
+        self.register([*upcasters.events, *(one for c in self.lifting.chain.contexts for one in c.events)])
         with self._changing:
             self._forget_unusual({split_tag(stored)[0] for stored in self._classes})
             self._compile()

@@ -14,13 +14,13 @@ from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import LmdbBackend
 from tailfold.engine.backend.port import Appended, Backend, Child, Durability, Head, Lease, Piece, Sealed, Swept
 from tailfold.engine.checkpoints import Checkpoint
-from tailfold.engine.errors import BadArgument, NotFound
+from tailfold.engine.errors import BadArgument, NotFound, StreamDeleted
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
 from tailfold.engine.forks import Branch, Difference
 from tailfold.engine.leases import Grant
 from tailfold.engine.live import Live
-from tailfold.engine.loading import Loaded, load, refold
+from tailfold.engine.loading import Loaded, load, load_deleted, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.origin import Origin, read_origin
@@ -115,7 +115,10 @@ class Store:
         return f"newer events are passed over\n{text}" if self.log.codec.newer is Newer.OPAQUE else text
 
     def _context(self, context: Any, stream: str, at: int) -> Any:
-        return load(self.log, self.snapshots, stream, context, at).state
+        try:
+            return load(self.log, self.snapshots, stream, context, at).state
+        except StreamDeleted:
+            return load_deleted(self.log, self.snapshots, stream, context, at)
 
     # -- append ----------------------------------------------------------------------------------------
 

@@ -281,6 +281,55 @@ def test_a_changed_step_discards_the_snapshots_that_it_could_have_changed_and_no
     assert not same.counters.missed
 
 
+def counting(worth: int, events: list[type[Event]]) -> Upcasters:
+    """Steps to `Bought` that ask what a context has gathered of another kind, which has a step of its own."""
+    steps = Upcasters(events=events)
+    gathered: Fold[Prices] = Fold("gathered", Prices)
+
+    @gathered.on(PriceSet)
+    def _(state: Prices, event: PriceSet) -> None:
+        state.price += event.price
+
+    steps.change("tariff", 1, ConvertField("price", cents if worth == 100 else int))
+    steps.rename_kind("tariff", 2, "price_set")
+    for version in (1, 2):
+        steps.change("bought", version)
+
+    @steps.with_context("bought", 3, gathered)
+    def _(payload: dict[str, Any], before: Prices) -> dict[str, Any]:
+        return payload | {"price": before.price}
+
+    return steps
+
+
+def cents(price: int) -> int:
+    return price * 100
+
+
+def test_a_changed_step_of_what_only_a_context_sees_discards_snapshots_too(backend: Backend) -> None:
+    old = Store.open(backend=backend, events=[Bought3, Tariff])
+    old.append("s", [Tariff(1), Bought3(2, "ann"), Tariff(2), Bought3(1, "bob")], expected=0)
+    before = Store.open(backend=backend, upcasters=counting(1, [Bought, PriceSet]), snapshots=every(1))
+    assert before.load("s", licence).state.paid == 2 * 1 + 1 * 3
+    after = Store.open(backend=backend, upcasters=counting(100, [Bought, PriceSet]), snapshots=never)
+    assert after.load("s", licence).state.paid == (2 * 1 + 1 * 3) * 100
+
+
+def test_a_context_sees_its_events_though_nobody_else_made_them_known(backend: Backend) -> None:
+    old = Store.open(backend=backend, events=[Bought3, PriceSet])
+    old.append("s", [PriceSet(3), Bought3(2, "ann"), PriceSet(4), Bought3(1, "bob")], expected=0)
+    steps = Upcasters(events=[Bought])
+    for version in (1, 2):
+        steps.change("bought", version)
+
+    @steps.with_context("bought", 3, prices)
+    def _(payload: dict[str, Any], before: Prices) -> dict[str, Any]:
+        return payload | {"price": before.price}
+
+    reading = Store.open(backend=backend, upcasters=steps, snapshots=never)
+    assert reading.load("s", licence).state.paid == 2 * 3 + 1 * 4
+
+
 def bad_steps() -> Upcasters:
     steps = Upcasters(events=[Bought, Sold, PriceSet])
     steps.change("bought", 1, RenameField("count", "seats"))

@@ -39,6 +39,10 @@ class Context(Protocol):
     def initial(self) -> Callable[[], Any]:
         """Makes the state of a stream without events."""
 
+    @property
+    def events(self) -> tuple[Any, ...]:
+        """The event classes that it handles."""
+
     def evolve(self, state: Any, event: Any) -> Any:
         """Return the state after *event*."""
 
@@ -401,6 +405,8 @@ class Upcasters:
                 if source not in found and leads:
                     found[source] = step
                     wanted.add(step.kind)
+                    if step.context is not None:  # what its state is made of decides, too
+                        wanted.update(event.kind for event in step.context.events)
                     grown = True
         return [found[source] for source in sorted(found)]
 

@@ -132,9 +132,9 @@ class MemoryForks:
             self._raise_format(FORMAT_FORKS)
             return child.head()
 
-    def lineage(self, stream: str) -> list[Piece]:  # noqa: D102
+    def lineage(self, stream: str, *, deleted: bool = False) -> list[Piece]:  # noqa: D102
         with self._lock:
-            found = self._required(stream)
+            found = self._required(stream, deleted=deleted)
             parts = list(self._parts_back(found, 0, found.version))[::-1]
             pieces = [Piece(part.name, low, top, part.deleted_ns > 0) for part, low, top in parts]
             if found.version == found.base:

@@ -354,8 +354,11 @@ class Backend(Protocol):
         Raises `StreamNotFound`, `StreamExists` or `HeadMoved`; nothing is changed then.
         """
 
-    def lineage(self, stream: str) -> list[Piece]:
-        """Return where the events of *stream* stand, oldest first; the last piece is its own, maybe empty."""
+    def lineage(self, stream: str, *, deleted: bool = False) -> list[Piece]:
+        """Return where the events of *stream* stand, oldest first; the last piece is its own, maybe empty.
+
+        With *deleted* also of a deleted one: where they stood, whatever a sweep gave back of them.
+        """
 
     def spread(self, stream: str, *, after: int) -> int:
         """Return over how many streams the versions past *after* are spread: 1 unless it is a fork of forks."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from tailfold.engine import checkpoints
 from tailfold.engine.backend import chain, keys
-from tailfold.engine.backend.port import Append, Backend, Head, IdRow, Lease, Row
+from tailfold.engine.backend.port import Append, Backend, CheckpointWrite, Head, IdRow, Lease, Row
 from tailfold.engine.errors import (
     Conflict,
     Corruption,
@@ -69,7 +70,7 @@ def copy(
     progress: Progress | None = None,
     after_commit: AfterCommit | None = None,
 ) -> int:
-    """Bring *destination* to position *upto* of the source, with blobs, registry, ids and leases.
+    """Bring *destination* to position *upto* of the source, with blobs, registry, ids, leases and checkpoints.
 
     Return how many events were copied now. Whatever kills it, the same call goes on where the last commit left
     off. Raises `Conflict` if somebody else writes to the destination.
@@ -133,6 +134,10 @@ def copy(
         if stands is None or position is not None:
             destination.bury(kept, last_position=position)
             committed()
+    for name, write in moved_checkpoints(source, destination, upto):
+        if destination.checkpoint(name) != write.row:
+            destination.put_checkpoint(name, write)
+            committed()
     return copied
 
 
@@ -146,7 +151,14 @@ def _commit(destination: Backend, appends: list[Append]) -> int:
 
 
 def _fork(destination: Backend, fork: Fork) -> None:
-    destination.fork(fork.parent, at=fork.at, name=fork.stream, time_ns=fork.created_ns)
+    # An earlier call may have buried the parent: then it is made off a living fork, which shares its events.
+    todo, parent = [fork.parent], fork.parent
+    while todo:
+        parent = todo.pop()
+        if _head(destination, parent) is not None:
+            break
+        todo += [child.stream for child in destination.children(parent) if child.at >= fork.at]
+    destination.fork(parent, at=fork.at, name=fork.stream, time_ns=fork.created_ns)
 
 
 def _head(backend: Backend, stream: str) -> Head | None:
@@ -248,6 +260,26 @@ def _one_each(codec: Codec, stream: str, rows: Sequence[Row]) -> list[Event] | N
             return None
         found.append(events[0])
     return found
+
+
+def moved_checkpoints(source: Backend, destination: Backend, upto: int) -> Iterator[tuple[str, CheckpointWrite]]:
+    """Yield the checkpoint of every subscription as it has to stand in the destination.
+
+    Where it stands in the source counts, also if that was set back. Projections are folded anew; a subscription to
+    a stream that is deleted can see nothing any more.
+    """
+    for one in checkpoints.every(source):
+        if one.projection:
+            continue
+        last = upto
+        if one.stream is not None:
+            try:
+                head = destination.head(one.stream)
+            except StreamDeleted:
+                continue
+            last = head.version if head is not None else 0
+        row = keys.CheckpointRow(min(one.position, last), one.stream, one.updated_ns)
+        yield one.name, CheckpointWrite(row.position, keys.encode(row), stream=one.stream, reset=True)
 
 
 def taken_over(shape: Shape, destination: Backend) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import msgspec
+from tailfold.engine import checkpoints
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.lmdb import LmdbBackend
 from tailfold.engine.backend.port import Backend
@@ -37,7 +38,7 @@ def migrate(
     *schema* is one for all streams, or a function that gives each stream its own (None: copy it as it is). The
     source is only read. The destination is a new or empty directory, or what an earlier call has left: one that was
     killed is gone on with, a finished one takes over what the source got since. Names, versions, positions, times,
-    idempotency keys, epochs and blobs stay; snapshots are made anew by later loads. All is compared at the end:
+    idempotency keys, epochs, blobs and the places of subscriptions stay; snapshots are made anew by later loads. All is compared at the end:
     `Report.sound` says the result, and the report stands in the destination. With *dry_run* nothing is written.
 
     Before anything is written it raises `BadArgument` for a destination that is the source or something else than
@@ -93,6 +94,8 @@ def look(
     """Check the destination and go through all of the source; nothing is written. Raises as `migrate` does."""
     if destination is not None:
         check_destination(source, destination, where)
+    for _ in checkpoints.every(source):
+        pass  # one that cannot be read is said before anything is written
     rewriter = Rewriter(source, _choose(schema))
     return make_plan(rewriter, source.count()[1], go_on=dry_run, progress=progress), rewriter
 
@@ -112,7 +115,7 @@ def carry_out(
     source, upto = rewriter.backend, plan.upto
     before = read_origin(destination)
     origin = before or _origin(source, clock())
-    if origin.events != plan.events or before is None:
+    if before is None or (origin.events, destination.count()[1]) != (plan.events, upto):
         origin = msgspec.structs.replace(origin, state=COPYING)
         destination.put(meta=origin_row(origin))
         if after_commit:

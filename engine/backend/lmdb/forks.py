@@ -128,9 +128,9 @@ class ForkRows:
         owner, owner_row = self._owner(txn, number, row, row.base)
         return self._hash_at(txn, owner, owner_row.name, row.base)
 
-    def lineage(self, stream: str) -> list[Piece]:  # noqa: D102 - port
+    def lineage(self, stream: str, *, deleted: bool = False) -> list[Piece]:  # noqa: D102 - port
         def work(txn: _Txn) -> list[Piece]:
-            known = self._stream(txn, stream)
+            known = self._any_stream(txn, stream) if deleted else self._stream(txn, stream)
             if known is None:
                 raise StreamNotFound(stream)
             number, row = known

@@ -19,7 +19,7 @@ from tests import shop
 from tests.shop import dump, new_shop, old_shop, till
 
 ROOT = Path(__file__).parents[3]
-COMMITS_OF_A_MIGRATION = 12
+COMMITS_OF_A_MIGRATION = 13
 COMMITS_OF_AN_IMPORT = 4
 
 MIGRATE = """
@@ -70,6 +70,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.append("b", [shop.OldGrown(1), shop.Jotted("hi"), shop.Filed("g", Blob(b"more"))], expected=2)
         with store.drive("b"):
             pass
+        with store.subscribe(name="mailer", follow=False) as events:
+            assert len(list(events)) == store.position
     return path
 
 
