@@ -150,7 +150,7 @@ class Agreement(RuleBasedStateMachine):
             before = self.dump(store)
             try:
                 store.backend.put(
-                    meta={b"origin": content},
+                    meta={b"put": content},
                     blobs={Blob.digest_of(content): content},
                     schemas=[("x@1", b"%d" % number)],
                     ids=rows,
@@ -160,7 +160,7 @@ class Agreement(RuleBasedStateMachine):
                 assert self.dump(store) == before
             else:
                 assert dict(store.backend.ids(stream)).items() >= rows[stream].items()
-                assert store.backend.meta(b"origin")[b"origin"] == content
+                assert store.backend.meta(b"put")[b"put"] == content
 
     @rule(stream=NAMES, upto=st.integers(0, 12), whole=st.booleans())
     def seal(self, stream: str, upto: int, whole: bool) -> None:
@@ -279,6 +279,7 @@ class Agreement(RuleBasedStateMachine):
             backend.count(),
             {head.stream: backend.ids(head.stream) for head in backend.heads()},
             backend.meta(b"origin"),
+            backend.meta(b"put"),
             backend.blobs(),
             list(backend.schemas()),
         ]

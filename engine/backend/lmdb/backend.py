@@ -15,7 +15,7 @@ from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
-from tailfold.engine.backend.lmdb.segments import SegmentRows
+from tailfold.engine.backend.lmdb.segments import SegmentCache, SegmentRows
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
     FORMAT_LEAST,
@@ -76,6 +76,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
         self._children = table["children"]
+        self._unpacked = SegmentCache()
         self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class ForkRows:
             self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
         ) -> list[Row]: ...
         def _segment_here(
-            self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str
+            self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str, *, keep: bool = False
         ) -> Segment | None: ...
         def _each_record(self, txn: _Txn) -> Iterator[tuple[int, int, bytes]]: ...
 
@@ -377,9 +377,8 @@ class ForkRows:
         segment = self._segment_here(cursor, number, keep, row.name) if keep else None
         if segment is not None:
             rows = segment.rows(row.name, segment.first - 1, keep, row.name)
-            before = segment.hash_before
             key = keys.SEGMENT_KEY.pack(number, keep, keys.SEGMENT_MARK)
-            txn.put(key, pack(rows, before), db=self._events)
+            txn.put(key, pack(rows), db=self._events)
         found = cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1))
         while found and cursor.key().startswith(keys.STREAM_KEY.pack(number)):
             found = cursor.delete()

@@ -6,14 +6,18 @@ A segment replaces its events in one transaction, after it was unpacked and comp
 
 from __future__ import annotations
 
+import struct
 import sys
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
 import msgspec
-from tailfold.engine.backend import chain, keys
+from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import FORMAT_SEGMENTS, HASH_BYTES, Row, Sealed
 from tailfold.engine.errors import Corruption, RecordDamaged, StreamNotFound
 
@@ -31,120 +35,125 @@ if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
 
 SEGMENT_RECORDS = 256
 """Records in a full segment."""
-FRAME_BYTES = 64 << 10
+FRAME_BYTES = 128 << 10
 """Records are compressed in frames of about this size, so that reading one version unpacks no more than that."""
+CACHE_BYTES = 16 << 20
+"""Unpacked segments that a backend keeps for those who read single old events."""
 COMPRESSION_LEVEL = 3
 _OPTIONS: dict[int, int] = {
     zstd.CompressionParameter.compression_level: COMPRESSION_LEVEL,
     zstd.CompressionParameter.checksum_flag: 1,
 }
-_LENGTH_BYTES = 4
 
-
-class _Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What stands before the frames. Later formats append fields."""
-
-    first: int
-    """Version of the first record."""
-    positions: list[int]
-    """Position of the first record, then the step to each further one."""
-    lengths: list[int]
-    """Bytes of each record."""
-    counts: list[int]
-    """Records in each frame."""
-    sizes: list[int]
-    """Bytes of each frame."""
-    hashes: bytes
-    """Chain hash before each frame, and after the last: the others follow from the records."""
-
-
-_decode_header = msgspec.msgpack.Decoder(_Header).decode
+_FRONT = struct.Struct(">QHH")
+"""The front of a segment: version of the first record, number of records, number of frames."""
 
 
 class Segment:
-    """A stored segment. Frames are unpacked when a record in them is asked for."""
+    """A stored segment. Frames are unpacked when a record in them is asked for, and kept.
+
+    After the front come, big-endian: the position (8) and the chain hash (16) of each record, the bytes of each
+    record (4), the number of records (2) and the bytes (4) of each frame; then the frames.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_frames",
+        "_hashes",
+        "_offsets",
+        "_places",
+        "_starts",
+        "_value",
+        "count",
+        "first",
+        "last",
+        "stream",
+        "unpacked_bytes",
+    )  # fmt: skip
 
     def __init__(self, stream: str, value: bytes) -> None:
         """Take the stored bytes apart; raise `RecordDamaged` if they are none."""
         self.stream = stream
-        length = int.from_bytes(value[:_LENGTH_BYTES], "big")
         try:
-            self._header = header = _decode_header(value[_LENGTH_BYTES : _LENGTH_BYTES + length])
-        except msgspec.MsgspecError as error:
+            self.first, self.count, frames = _FRONT.unpack_from(value)
+            at = _FRONT.size
+            self._places = at
+            at += 8 * self.count
+            self._hashes = at
+            at += HASH_BYTES * self.count
+            lengths = struct.unpack_from(f">{self.count}I", value, at)
+            at += 4 * self.count
+            counts = struct.unpack_from(f">{frames}H", value, at)
+            at += 2 * frames
+            sizes = struct.unpack_from(f">{frames}I", value, at)
+            at += 4 * frames
+        except struct.error as error:
             raise RecordDamaged(stream, 0, f"a segment cannot be read: {error}") from None
+        self.last = self.first + self.count - 1
         self._value = value
-        self.first = header.first
-        self.count = len(header.lengths)
-        self.last = header.first + self.count - 1
-        self._frames: dict[int, list[bytes]] = {}
-        offsets = [_LENGTH_BYTES + length, *header.sizes]
-        self._offsets = list(accumulate(offsets))
-        self._starts = [0, *accumulate(header.counts)]
-        shapes = (len(header.positions), self._starts[-1], self._offsets[-1], len(header.hashes))
-        if shapes != (self.count, self.count, len(value), (len(header.counts) + 1) * HASH_BYTES):
+        self._starts = list(accumulate(counts, initial=0))
+        self._offsets = list(accumulate(sizes, initial=at))
+        self._counts = lengths
+        self._frames: list[list[bytes] | None] = [None] * frames
+        self.unpacked_bytes = len(value)
+        if (self._starts[-1], self._offsets[-1]) != (self.count, len(value)):
             raise RecordDamaged(stream, self.first, "a segment's header does not fit its content")
-
-    @property
-    def hash_before(self) -> bytes:
-        """The chain hash before its first record."""
-        return self._header.hashes[:HASH_BYTES]
 
     def records(self, after: int, upto: int) -> list[bytes]:
         """Return the record bytes of the versions *after*+1..*upto* that are in it."""
         low, high = max(0, after + 1 - self.first), min(self.count, upto + 1 - self.first)
         found: list[bytes] = []
-        for frame in self._frames_of(low, high):
-            start = self._starts[frame]
-            found += self._frame(frame)[max(0, low - start) : high - start]
+        frame = bisect_right(self._starts, low) - 1
+        while low < high:
+            start, end = self._starts[frame], self._starts[frame + 1]
+            records = self._frame(frame)
+            whole = low == start and high >= end
+            found += records if whole else records[low - start : high - start]
+            low, frame = end, frame + 1
         return found
 
     def rows(self, name: str, after: int, upto: int, origin: str) -> list[Row]:
-        """Return the rows of the versions *after*+1..*upto* that are in it, with their hashes."""
+        """Return the rows of the versions *after*+1..*upto* that are in it, with the hashes that stand there."""
         low, high = max(0, after + 1 - self.first), min(self.count, upto + 1 - self.first)
-        positions = list(accumulate(self._header.positions))
+        if low >= high:
+            return []
+        value, version = self._value, self.first + low
+        positions = struct.unpack_from(f">{high - low}Q", value, self._places + 8 * low)
+        at = self._hashes + HASH_BYTES * low
         found: list[Row] = []
-        for frame in self._frames_of(low, high):
-            link = self._header.hashes[frame * HASH_BYTES : (frame + 1) * HASH_BYTES]
-            for index, data in enumerate(self._frame(frame), self._starts[frame]):
-                link = chain.link(link, chain.digest(data))
-                if low <= index < high:
-                    found.append(Row(name, self.first + index, positions[index], link, data, origin))
-            if link != self._header.hashes[(frame + 1) * HASH_BYTES : (frame + 2) * HASH_BYTES]:
-                versions = f"{self.first + self._starts[frame]}..{self.first + self._starts[frame + 1] - 1}"
-                why = f"the stored bytes of versions {versions} do not give the chain hash"
-                raise RecordDamaged(self.stream, self.first + self._starts[frame], why)
+        for position, data in zip(positions, self.records(after, upto), strict=True):
+            found.append(Row(name, version, position, value[at : at + HASH_BYTES], data, origin))
+            version += 1
+            at += HASH_BYTES
         return found
 
-    def _frames_of(self, low: int, high: int) -> Iterator[int]:
-        for frame in range(len(self._header.counts)):
-            if self._starts[frame] < high and self._starts[frame + 1] > low:
-                yield frame
-
     def _frame(self, frame: int) -> list[bytes]:
-        known = self._frames.get(frame)
+        known = self._frames[frame]
         if known is not None:
             return known
         start, end = self._starts[frame], self._starts[frame + 1]
+        versions = f"{self.first + start}..{self.first + end - 1}"
         try:
             body = zstd.decompress(self._value[self._offsets[frame] : self._offsets[frame + 1]])
         except zstd.ZstdError as error:
-            why = (
-                f"the segment of versions {self.first + start}..{self.first + end - 1} cannot be unpacked: {error}"
-            )
+            why = f"the segment of versions {versions} cannot be unpacked: {error}"
             raise RecordDamaged(self.stream, self.first + start, why) from None
-        ends = list(accumulate(self._header.lengths[start:end], initial=0))
-        if ends[-1] != len(body):
-            raise RecordDamaged(self.stream, self.first + start, "a segment's lengths do not fit its content")
-        records = [body[ends[i] : ends[i + 1]] for i in range(end - start)]
+        records: list[bytes] = []
+        at = 0
+        for length in self._counts[start:end]:
+            records.append(body[at : at + length])
+            at += length
+        if at != len(body):
+            raise RecordDamaged(self.stream, self.first + start, f"the lengths of versions {versions} do not fit")
         self._frames[frame] = records
+        self.unpacked_bytes += at
         return records
 
 
-def pack(rows: Sequence[Row], hash_before: bytes) -> bytes:
-    """Return the segment of contiguous *rows*; *hash_before* is the chain hash before the first."""
+def pack(rows: Sequence[Row]) -> bytes:
+    """Return the segment of contiguous *rows*."""
     counts: list[int] = []
     frames: list[bytes] = []
-    hashes = [hash_before]
     gathered: list[bytes] = []
     size = 0
     for i, row in enumerate(rows):
@@ -153,13 +162,44 @@ def pack(rows: Sequence[Row], hash_before: bytes) -> bytes:
         if size >= FRAME_BYTES or i == len(rows) - 1:
             frames.append(zstd.compress(b"".join(gathered), options=_OPTIONS))
             counts.append(len(gathered))
-            hashes.append(row.hash)
             gathered, size = [], 0
-    places = [row.position for row in rows]
-    steps = [places[0], *(b - a for a, b in pairwise(places))]
-    lengths = [len(row.data) for row in rows]
-    header = keys.encode(_Header(rows[0].version, steps, lengths, counts, list(map(len, frames)), b"".join(hashes)))
-    return len(header).to_bytes(_LENGTH_BYTES, "big") + header + b"".join(frames)
+    n, k = len(rows), len(frames)
+    return b"".join(
+        (
+            _FRONT.pack(rows[0].version, n, k),
+            struct.pack(f">{n}Q", *(row.position for row in rows)),
+            *(row.hash for row in rows),
+            struct.pack(f">{n}I", *(len(row.data) for row in rows)),
+            struct.pack(f">{k}H", *counts),
+            struct.pack(f">{k}I", *map(len, frames)),
+            *frames,
+        )
+    )
+
+
+class SegmentCache:
+    """Segments that were unpacked, the least used dropped first. What is in one never changes. Thread-safe."""
+
+    def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._segments: OrderedDict[bytes, Segment] = OrderedDict()
+        self._changing = threading.Lock()
+
+    def get(self, key: bytes) -> Segment | None:
+        """Return the segment that stands under *key*, if it was kept."""
+        with self._changing:
+            found = self._segments.get(key)
+            if found is not None:
+                self._segments.move_to_end(key)
+            return found
+
+    def keep(self, key: bytes, segment: Segment) -> None:
+        """Keep *segment*, and drop others until all that is kept is small enough."""
+        with self._changing:
+            self._segments[key] = segment
+            size = sum(one.unpacked_bytes for one in self._segments.values())
+            while size > self._most_bytes and len(self._segments) > 1:
+                size -= self._segments.popitem(last=False)[1].unpacked_bytes
 
 
 class SegmentRows:
@@ -167,6 +207,7 @@ class SegmentRows:
 
     _streams: lmdb._Database
     _events: lmdb._Database
+    _unpacked: SegmentCache
 
     if TYPE_CHECKING:  # what the backend brings
 
@@ -174,17 +215,27 @@ class SegmentRows:
         def _write(self, work: _Work[_T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _raise_format(self, txn: _Txn, needed: int) -> None: ...
-        def _base_hash(self, txn: _Txn, number: int, row: keys.StreamRow) -> bytes: ...
 
-    def _segment_here(self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str) -> Segment | None:
-        """Return the segment under the cursor if it is one that holds *version* of this stream."""
+    def _segment_here(
+        self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str, *, keep: bool = False
+    ) -> Segment | None:
+        """Return the segment under the cursor if it is one that holds *version* of this stream.
+
+        With *keep* it stays unpacked: a scan would only push out what others come back for.
+        """
         key = cursor.key()
         if len(key) != keys.SEGMENT_KEY.size or not key.startswith(keys.STREAM_KEY.pack(number)):
             return None
-        segment = Segment(stream, cursor.value())
+        segment = self._unpacked.get(key)
+        if segment is None:
+            segment = Segment(stream, cursor.value())
         if keys.SEGMENT_KEY.unpack(key)[1] != segment.last:
             raise RecordDamaged(stream, version, "a segment stands under another version")
-        return segment if segment.first <= version else None
+        if segment.first > version:
+            return None
+        if keep:
+            self._unpacked.keep(key, segment)
+        return segment
 
     def _rows_of(
         self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
@@ -195,7 +246,7 @@ class SegmentRows:
         number, after, upto = part
         rows: list[Row] = []
         while len(rows) < limit and after < upto and cursor.set_range(keys.EVENT_PREFIX.pack(number, after + 1)):
-            segment = self._segment_here(cursor, number, after + 1, origin)
+            segment = self._segment_here(cursor, number, after + 1, origin, keep=limit < SEGMENT_RECORDS)
             if segment is not None:
                 rows += segment.rows(stream, after, min(upto, after + limit - len(rows)), origin)
                 after = min(upto, segment.last)
@@ -213,7 +264,7 @@ class SegmentRows:
         rows: list[Row] = []
         while len(rows) < limit and after < upto:
             found = cursor.set_range(keys.EVENT_PREFIX.pack(number, upto))
-            segment = self._segment_here(cursor, number, upto, origin) if found else None
+            segment = self._segment_here(cursor, number, upto, origin, keep=True) if found else None
             if segment is not None:
                 low = max(after, upto - (limit - len(rows)))
                 rows += segment.rows(stream, low, upto, origin)[::-1]
@@ -263,13 +314,13 @@ class SegmentRows:
         """Seal the next segment of *stream*; None if there is nothing to seal."""
         from tailfold.engine.backend.lmdb.forks import Part
 
-        def collect(txn: _Txn) -> tuple[keys.StreamRow, list[Row], bytes, Segment | None] | None:
+        def collect(txn: _Txn) -> tuple[keys.StreamRow, list[Row], Segment | None] | None:
             known = self._stream(txn, stream)
             if known is None:
                 raise StreamNotFound(stream)
             number, row = known
             cursor = txn.cursor(self._events)
-            start, before, last = row.sealed or row.base, None, None
+            start, last = row.sealed or row.base, None
             if row.sealed and cursor.set_range(keys.EVENT_PREFIX.pack(number, row.sealed)):
                 last = self._segment_here(cursor, number, row.sealed, stream)
                 if last is None:
@@ -282,18 +333,13 @@ class SegmentRows:
             rows = self._rows_on(cursor, Part(number, start, end), stream, stream, SEGMENT_RECORDS)
             if [one.version for one in rows] != list(range(start + 1, end + 1)):
                 raise RecordDamaged(stream, start + len(rows) + 1, "the event is missing")
-            if start > row.base:
-                [previous] = self._rows_on(cursor, Part(number, start - 1, start), stream, stream, 1)
-                before = previous.hash
-            else:
-                before = self._base_hash(txn, number, row)
-            return row, rows, before, last if start < (row.sealed or row.base) else None
+            return row, rows, last if start < (row.sealed or row.base) else None
 
         found = self._read(collect)
         if found is None:
             return None
-        seen, rows, before, replaced = found
-        packed = pack(rows, before)
+        seen, rows, replaced = found
+        packed = pack(rows)
         again = Segment(stream, packed)
         if again.rows(stream, again.first - 1, again.last, stream) != rows:
             raise Corruption(f"stream {stream!r}: versions {again.first}..{again.last} do not unpack as they were;"
