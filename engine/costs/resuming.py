@@ -1,0 +1,199 @@
+"""Resuming against the length of the tail: a measured curve, and the interval between snapshots that fits a budget."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from tailfold.engine.backend.port import Durability
+from tailfold.engine.costs.clock import drop_from_cache, median_ms, timed_ms
+from tailfold.engine.costs.figures import Resume, ResumePoint, SnapshotCost, Walk
+from tailfold.engine.costs.sampling import EVENTS_MOST, state_at
+from tailfold.engine.costs.scratch import Count, Scratch
+from tailfold.engine.costs.walking import EVENTS_LEAST, put_snapshot
+from tailfold.engine.fold import Fold
+from tailfold.engine.loading import load
+from tailfold.engine.snapshot_report import EVERYTHING
+from tailfold.engine.snapshotting import Gathering
+from tailfold.engine.store import Store
+
+TIMES_BUDGET = 3
+"""The curve goes on until a resume takes about this many budgets…"""
+TAIL_LEAST = 1000
+"""…but at least to here, if the stream is as long."""
+COLD_REPEATS = 5
+
+
+def resume_costs(
+    store: Store, stream: str, fold: Fold[Any], *, walk: Walk, budget_ms: float, repeats: int, count: Count
+) -> Resume:
+    """Measure resumes of *stream* up to its head with growing tails; recommend an interval.
+
+    Snapshots of the store near the head are replaced by those that the measuring needs.
+    """
+    head = store.head(stream).version
+
+    def resumed() -> object:
+        return load(store.log, store.snapshots, stream, fold)
+
+    event_us = walk.total_s / head * 1e6
+    unusable = store.snapshots.facts(fold).unusable
+    tails = tails_of(head, event_us, budget_ms)
+    curve: list[ResumePoint] = []
+    whole = ResumePoint(head, walk.total_s * 1000, 1)
+    if head <= EVENTS_MOST:
+        drop_snapshots(store, stream, fold, after=0)
+        whole = ResumePoint(head, *median_ms(resumed, repeats))
+    drop_snapshots(store, stream, fold, after=head - tails[0])
+    for tail in tails:
+        state = state_at(store, stream, fold, head - tail)
+        put = None if unusable else put_snapshot(store, stream, fold, state, head - tail, Gathering())
+        del state
+        if put is None:
+            unusable = unusable or "its state cannot be encoded"
+            break
+        curve.append(ResumePoint(tail, *median_ms(resumed, repeats)))
+        count(1)
+    curve.reverse()
+    if unusable:
+        reason = f"this fold can have no snapshots ({unusable}): each resume folds all {head:,} events."
+        return Resume(budget_ms, [], whole, None, whole.resume_ms, None, None, reason, None)
+    fixed_ms = curve[0].resume_ms
+    slope_us = max(0.0, curve[-1].resume_ms - fixed_ms) / curve[-1].tail * 1000 if len(curve) > 1 else None
+    if head < EVENTS_LEAST:
+        slope_us = None
+    interval, reason = recommend(curve, whole, budget_ms, slope_us)
+    return Resume(
+        budget_ms,
+        curve,
+        whole,
+        None,
+        fixed_ms,
+        slope_us,
+        interval,
+        reason,
+        _snapshot_cost(store, stream, fold, interval or head // 2) if head >= EVENTS_LEAST else None,
+    )
+
+
+def tails_of(head: int, event_us: float, budget_ms: float) -> list[int]:
+    """Return the tails to measure, longest first: 1, 2, 5, 10, … and 0."""
+    longest = min(head - 1, max(TAIL_LEAST, round(TIMES_BUDGET * budget_ms * 1000 / max(event_us, 0.01))))
+    found = [0]
+    step = 1
+    while step <= longest:
+        found += [step * digit for digit in (1, 2, 5) if step * digit <= longest]
+        step *= 10
+    if longest > found[-1] * 1.2:
+        found.append(longest)
+    if longest >= TAIL_LEAST:  # the first few events are far below what can be told apart
+        found = [tail for tail in found if tail == 0 or tail >= 10]
+    return found[::-1]
+
+
+def recommend(
+    curve: Sequence[ResumePoint], whole: ResumePoint, budget_ms: float, event_us: float | None
+) -> tuple[int | None, str]:
+    """Return the events between snapshots with which every resume on the measured *curve* fits, and why.
+
+    The longest tail is one event less than the interval, so the interval is the longest tail that fits. None, if
+    the whole stream fits without a snapshot, or if not even an empty tail fits.
+    """
+    fixed = curve[0].resume_ms
+    rate = f", and each event of the tail adds {event_us:.2g} µs" if event_us else ""
+    if fixed > budget_ms:
+        return None, (
+            f"A resume takes {fixed:.3g} ms before it folds anything, more than the budget of {budget_ms:g} ms: no"
+            " interval meets it. Let what grows in the state be a Series or a Table, or give it more time."
+        )
+    if whole.resume_ms <= budget_ms:
+        if event_us is None:
+            later = f" {whole.tail:,} events are too few to say from how many on it would pay."
+        else:
+            least = _rounded((budget_ms - fixed) * 1000 / event_us)
+            later = f" At {event_us:.2g} µs an event that is so up to about {least:,} events."
+        return None, (
+            f"All {whole.tail:,} events fold in {whole.resume_ms:.3g} ms, within the budget of {budget_ms:g} ms: no"
+            f" snapshot is needed.{later}"
+        )
+    fits = longest_within(curve, budget_ms)
+    if fits is None:  # the curve ends below the budget, the whole stream is above it
+        fits = float(curve[-1].tail)
+    interval = max(1, _rounded(fits))
+    return interval, (
+        f"With nothing to fold a resume takes {fixed:.3g} ms{rate}; on the measured curve {budget_ms:g} ms are reached"
+        f" at a tail of about {_rounded(fits):,} events, so a snapshot every {interval:,} events keeps each resume"
+        " within the budget."
+    )
+
+
+def longest_within(curve: Sequence[ResumePoint], budget_ms: float) -> float | None:
+    """Return the tail at which the curve first reaches *budget_ms*, between its points; None if it never does."""
+    before = curve[0]
+    for point in curve[1:]:
+        if point.resume_ms > budget_ms:
+            rise = point.resume_ms - before.resume_ms
+            part = (budget_ms - before.resume_ms) / rise if rise > 0 else 0.0
+            return before.tail + max(0.0, part) * (point.tail - before.tail)
+        before = point
+    return None
+
+
+def _rounded(events: float) -> int:
+    """Round down to two significant digits: more would claim more than was measured."""
+    whole = max(1, int(events))
+    unit = 10 ** max(0, len(str(whole)) - 2)
+    return int(whole // unit * unit)
+
+
+def drop_snapshots(store: Store, stream: str, fold: Fold[Any], *, after: int) -> None:
+    """Delete the snapshots of *fold* past version *after*."""
+    name = store.snapshots.facts(fold).name_hash
+    held = list(store.backend.snapshot_keys(stream, name, upto=EVERYTHING))
+    store.backend.drop_snapshots(stream, name, [key for key in held if key.version > after])
+
+
+def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int) -> SnapshotCost | None:
+    """Write a snapshot, fold as many events as lie between two, and write the next: what that one costs."""
+    head = store.head(stream).version
+    events = min(interval, head // 2)
+    start = head - events
+    drop_snapshots(store, stream, fold, after=start)
+    put_snapshot(store, stream, fold, state_at(store, stream, fold, start), start, Gathering())
+    loaded = load(store.log, store.snapshots, stream, fold)
+    cost = put_snapshot(store, stream, fold, loaded.state, head, Gathering())
+    if cost is None:
+        return None
+    encode_s, write_s, size = cost
+    event_bytes = sum(size for size, _ in _sizes(store, stream, start, head))
+    return SnapshotCost(events, encode_s * 1000, write_s * 1000, size, size / event_bytes)
+
+
+def _sizes(store: Store, stream: str, after: int, upto: int) -> list[tuple[int, int]]:
+    found = []
+    while after < upto:
+        page = store.backend.data(stream, after=after, upto=min(upto, after + 1024))
+        found.append((sum(map(len, page)), len(page)))
+        after += len(page)
+    return found
+
+
+def cold_ms(scratch: Scratch, stream: str, fold: Fold[Any], repeats: int) -> float:
+    """Return the median of resumes in a store that is opened for it, its file dropped from the page cache.
+
+    Dropped where the system does that for this disk: in memory-backed directories it does not.
+    """
+    found = []
+    for _ in range(max(1, min(repeats, COLD_REPEATS))):
+        drop_from_cache(scratch.data)
+
+        def opened_and_loaded() -> Store:
+            store = scratch.open(Durability.DURABLE)
+            load(store.log, store.snapshots, stream, fold)
+            return store
+
+        ms, store = timed_ms(opened_and_loaded)
+        store.close()
+        found.append(ms)
+    return statistics.median(found)

@@ -1,0 +1,153 @@
+"""Reading, decoding and folding a whole stream, each timed by itself, stretch by stretch."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from tailfold.engine.costs.clock import Collector
+from tailfold.engine.costs.figures import Segment, Walk
+from tailfold.engine.fold import Fold
+from tailfold.engine.loading import begin
+from tailfold.engine.log import RECORDS_PER_PAGE
+from tailfold.engine.snapshotting import Gathering
+from tailfold.engine.store import Store
+from tailfold.snapshots import every
+
+SEGMENTS = 24
+EVENTS_LEAST = 1000
+"""Below this many events a rate says nothing: the fixed part of each page is most of it."""
+EVENTS_IN_ALL = 2_000_000
+"""Events that all walks together fold: long streams are walked less often."""
+WALKS_OF_SHORT = 25
+"""A short stream is walked this often, for a median that holds still."""
+SNAPSHOTS, SNAPSHOT_LEAST, SNAPSHOT_MOST = 40, 8192, 65536
+"""About so many snapshots along the stream, that many events apart."""
+
+Count = Callable[[int], None]
+
+
+class Timed(NamedTuple):
+    """The times of one walk, by segment, in seconds."""
+
+    read: list[float]
+    decode: list[float]
+    fold: list[float]
+    collector: float
+
+
+class Walked(NamedTuple):
+    """All walks."""
+
+    walk: Walk
+    segments: list[Segment]
+    walks: int
+    collector_share: float | None
+    event_bytes: int
+
+
+def walks_of(events: int, repeats: int) -> int:
+    """Return how often a stream of *events* is walked."""
+    if events < EVENTS_LEAST:
+        return max(repeats, WALKS_OF_SHORT)
+    return max(1, min(repeats, EVENTS_IN_ALL // events))
+
+
+def walk(store: Store, stream: str, fold: Fold[Any], repeats: int, count: Count) -> Walked:
+    """Walk *stream* several times and return the medians.
+
+    As in any long fold, snapshots are written on the way, so that what has been stored may leave memory; that time
+    is not in the figures. They stay, and make it cheap to get at states along the stream later.
+    """
+    head = store.head(stream).version
+    store.log.codec.register(fold.events)
+    ends = segment_ends(head)
+    walks = walks_of(head, repeats)
+    sizes: list[int] = []
+    times = []
+    for _ in range(walks):
+        sizes.clear()
+        times.append(_once(store, stream, fold, ends, sizes, count))
+    event_bytes = sum(sizes)
+    read, decode, folding = (
+        [statistics.median(each) for each in zip(*(part[i] for part in times), strict=True)] for i in range(3)
+    )
+    total = sum(read) + sum(decode) + sum(folding)
+    spent = sum(sum(t.read) + sum(t.decode) + sum(t.fold) for t in times)
+    enough = head >= EVENTS_LEAST
+    segments = []
+    before = 0
+    for end, decoded, folded in zip(ends, decode, folding, strict=True):
+        events = end - before
+        segments.append(Segment(end, events, decoded / events * 1e6, folded / events * 1e6))
+        before = end
+    found = Walk(
+        read_s=sum(read),
+        decode_s=sum(decode),
+        fold_s=sum(folding),
+        total_s=total,
+        events_per_s=head / total if enough else None,
+        bytes_per_s=event_bytes / total if enough else None,
+        decode_events_per_s=head / sum(decode) if enough else None,
+        fold_events_per_s=head / sum(folding) if enough else None,
+    )
+    share = sum(t.collector for t in times) / spent if gc.isenabled() and spent else None
+    return Walked(found, segments if enough else [], walks, share, event_bytes)
+
+
+def segment_ends(head: int) -> list[int]:
+    """Return the last versions of the segments: whole pages, at most `SEGMENTS` of about one size."""
+    pages = -(-head // RECORDS_PER_PAGE)
+    segments = min(SEGMENTS, pages)
+    return [min(head, round(pages * (i + 1) / segments) * RECORDS_PER_PAGE) for i in range(segments)]
+
+
+def _once(store: Store, stream: str, fold: Fold[Any], ends: list[int], sizes: list[int], count: Count) -> Timed:
+    data, decode_page = store.backend.data, store.log.codec.decode_page
+    policy = every(min(SNAPSHOT_MOST, max(SNAPSHOT_LEAST, ends[-1] // SNAPSHOTS)))
+    gathering = Gathering()
+    state = begin(store.snapshots, fold)
+    read, decode, folding = ([0.0] * len(ends) for _ in range(3))
+    version = 0
+    gc.collect()
+    with Collector() as collector:
+        for i, end in enumerate(ends):
+            while version < end:
+                begun = perf_counter()
+                page = data(stream, after=version, upto=min(end, version + RECORDS_PER_PAGE))
+                fetched = perf_counter()
+                records = decode_page(stream, version, page)
+                decoded = perf_counter()
+                state = fold.fold_records(state, records, stream, version)
+                folded = perf_counter()
+                read[i] += fetched - begun
+                decode[i] += decoded - fetched
+                folding[i] += folded - decoded
+                version += len(page)
+                size = sum(map(len, page))
+                sizes.append(size)
+                gathering.add(len(page), size, folded - decoded)
+                records = []
+                if policy.due(gathering.progress()):
+                    outside = collector.seconds
+                    put_snapshot(store, stream, fold, state, version, gathering)
+                    collector.seconds = outside  # what runs there is not in the figures
+                count(len(page))
+    return Timed(read, decode, folding, collector.seconds)
+
+
+def put_snapshot(
+    store: Store, stream: str, fold: Fold[Any], state: Any, version: int, gathering: Gathering
+) -> tuple[float, float, int] | None:
+    """Write a snapshot; return seconds of encoding, seconds of writing, and bytes. None: it cannot be one."""
+    due = store.snapshots.encode(stream, fold, state, version, store.snapshots.log_hash(stream, version))
+    gathering.begin_anew(due)
+    if due is None:
+        return None
+    begun = perf_counter()
+    if not store.snapshots.put(stream, fold, due, gathering):
+        return None
+    return due.seconds, perf_counter() - begun, due.bytes
