@@ -108,6 +108,22 @@ class SnapshotCost(msgspec.Struct, frozen=True):
     """Against the record bytes of those events."""
 
 
+class PolicyCost(msgspec.Struct, frozen=True):
+    """What the default policy does along the stream: folded once from its first event, with that policy."""
+
+    policy: str
+    snapshots: int
+    bytes: int
+    """Of snapshots and their chunks, thinned out later."""
+    share_of_event_bytes: float
+    seconds: float
+    """Of encoding and writing them."""
+    longest_tail: int
+    """Most events after a snapshot before the next, or the end: the worst that a resume has to fold."""
+    longest_resume_ms: float | None
+    """What that resume takes, along the measured curve."""
+
+
 class Resume(msgspec.Struct, frozen=True):
     """How long it takes until a driver has its state, against the events since the last snapshot."""
 
@@ -127,6 +143,8 @@ class Resume(msgspec.Struct, frozen=True):
     """Why, in a sentence."""
     snapshot: SnapshotCost | None
     """What one at that interval costs (or at the nearest that fits into the stream)."""
+    policy: PolicyCost | None
+    """None if the fold can have no snapshots."""
 
 
 class ForkCost(msgspec.Struct, frozen=True):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 from time import perf_counter, perf_counter_ns
 from typing import Any, NamedTuple
 

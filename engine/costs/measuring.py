@@ -18,10 +18,10 @@ from tailfold.engine.costs.kinds import count_kinds, kind_costs
 from tailfold.engine.costs.lifted import upcasting
 from tailfold.engine.costs.memory import memory_costs
 from tailfold.engine.costs.notes import notes_on
-from tailfold.engine.costs.resuming import cold_ms, drop_snapshots, resume_costs
+from tailfold.engine.costs.resuming import cold_ms, resume_costs
 from tailfold.engine.costs.sampling import EVENTS_MOST, state_at
 from tailfold.engine.costs.scratch import Scratch, scratch_copy
-from tailfold.engine.costs.walking import put_snapshot, walk, walks_of
+from tailfold.engine.costs.walking import drop_snapshots, put_snapshot, walk, walks_of
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.fold import Fold
 from tailfold.engine.snapshotting import Gathering
@@ -93,7 +93,8 @@ def measure_scratch(
     with scratch.open() as store:
         head = store.head(stream).version
         walks = walks_of(head, repeats)
-        walked = walk(store, stream, fold, repeats, _counter(progress, "folding the whole stream", head * walks))
+        count = _counter(progress, "folding the whole stream", head * walks)
+        walked = walk(store, stream, fold, repeats=repeats, budget_ms=budget_ms, count=count)
         counted = count_kinds(store, stream, _counter(progress, "counting kinds", head))
         seen = min(head, EVENTS_MOST)
         kinds = kind_costs(store, stream, fold, counted, clock_ns, _counter(progress, "timing handlers", seen))
@@ -104,6 +105,7 @@ def measure_scratch(
             stream,
             fold,
             walk=walked.walk,
+            policy=walked.policy,
             budget_ms=budget_ms,
             repeats=repeats,
             count=_counter(progress, "resuming with growing tails", 16),

@@ -8,6 +8,8 @@ from tailfold.snapshots.limits import SHARE_OF_EVENT_BYTES
 
 TURNS_LEAST = 20
 COLLECTOR_SHARE_SHOWN = 0.10
+LATE = 2.0
+"""Resumes that take more than so many budgets are remarked on."""
 GROWING_SEGMENTS = 1.5
 """The last quarter of a stream against the first: above this, events get dearer as the state grows."""
 
@@ -46,13 +48,20 @@ def notes_on(costs: Costs) -> list[str]:
             f"{share:.0%} of the time of folding is Python's garbage collector, which looks through a state that grows"
             " in memory."
         )
-    snapshot = costs.resume.snapshot
-    if costs.resume.interval is not None and snapshot is not None:
-        if snapshot.share_of_event_bytes > SHARE_OF_EVENT_BYTES:
+    policy = costs.resume.policy
+    if policy is not None and policy.longest_resume_ms is not None:
+        if costs.events >= EVENTS_LEAST and policy.longest_resume_ms > LATE * costs.resume.budget_ms:
+            snapshot = costs.resume.snapshot
+            share = snapshot.share_of_event_bytes if snapshot is not None else 0.0
+            why = (
+                f" It waits until a snapshot is at most {SHARE_OF_EVENT_BYTES:.0%} of the bytes since the last, and here"
+                f" one is {share:.0%}: give the store every({costs.resume.interval}) if that is worth its bytes."
+                if share > SHARE_OF_EVENT_BYTES and costs.resume.interval is not None
+                else ""
+            )
             found.append(
-                f"A snapshot at that interval writes {snapshot.share_of_event_bytes:.0%} of the bytes of its events."
-                f" The default policy waits until one is at most {SHARE_OF_EVENT_BYTES:.0%} of the bytes since the last,"
-                f" so it takes fewer than every({costs.resume.interval}) does, and its resumes take longer."
+                f"With the default policy, {policy.policy}, a resume at the wrong moment folds {policy.longest_tail:,}"
+                f" events, about {policy.longest_resume_ms:,.0f} ms.{why}"
             )
     return found
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 from tailfold.engine.backend.port import Durability
 from tailfold.engine.costs.clock import drop_from_cache, median_ms, timed_ms
-from tailfold.engine.costs.figures import Resume, ResumePoint, SnapshotCost, Walk
+from tailfold.engine.costs.figures import PolicyCost, Resume, ResumePoint, SnapshotCost, Walk
 from tailfold.engine.costs.sampling import EVENTS_MOST, state_at
 from tailfold.engine.costs.scratch import Count, Scratch
-from tailfold.engine.costs.walking import EVENTS_LEAST, put_snapshot
+from tailfold.engine.costs.walking import EVENTS_LEAST, drop_snapshots, put_snapshot
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import load
-from tailfold.engine.snapshot_report import EVERYTHING
 from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
 
@@ -26,7 +27,15 @@ COLD_REPEATS = 5
 
 
 def resume_costs(
-    store: Store, stream: str, fold: Fold[Any], *, walk: Walk, budget_ms: float, repeats: int, count: Count
+    store: Store,
+    stream: str,
+    fold: Fold[Any],
+    *,
+    walk: Walk,
+    policy: PolicyCost,
+    budget_ms: float,
+    repeats: int,
+    count: Count,
 ) -> Resume:
     """Measure resumes of *stream* up to its head with growing tails; recommend an interval.
 
@@ -58,7 +67,7 @@ def resume_costs(
     curve.reverse()
     if unusable:
         reason = f"this fold can have no snapshots ({unusable}): each resume folds all {head:,} events."
-        return Resume(budget_ms, [], whole, None, whole.resume_ms, None, None, reason, None)
+        return Resume(budget_ms, [], whole, None, whole.resume_ms, None, None, reason, None, None)
     fixed_ms = curve[0].resume_ms
     slope_us = max(0.0, curve[-1].resume_ms - fixed_ms) / curve[-1].tail * 1000 if len(curve) > 1 else None
     if head < EVENTS_LEAST:
@@ -74,6 +83,7 @@ def resume_costs(
         interval,
         reason,
         _snapshot_cost(store, stream, fold, interval or head // 2) if head >= EVENTS_LEAST else None,
+        msgspec.structs.replace(policy, longest_resume_ms=_along([*curve, whole], policy.longest_tail)),
     )
 
 
@@ -128,6 +138,15 @@ def recommend(
     )
 
 
+def _along(curve: Sequence[ResumePoint], tail: int) -> float:
+    """Return what a resume with *tail* takes, on the lines between the measured points."""
+    for before, after in pairwise(curve):
+        if before.tail <= tail <= after.tail:
+            part = (tail - before.tail) / max(1, after.tail - before.tail)
+            return before.resume_ms + part * (after.resume_ms - before.resume_ms)
+    return curve[-1].resume_ms
+
+
 def longest_within(curve: Sequence[ResumePoint], budget_ms: float) -> float | None:
     """Return the tail at which the curve first reaches *budget_ms*, between its points; None if it never does."""
     before = curve[0]
@@ -145,13 +164,6 @@ def _rounded(events: float) -> int:
     whole = max(1, int(events))
     unit = 10 ** max(0, len(str(whole)) - 2)
     return int(whole // unit * unit)
-
-
-def drop_snapshots(store: Store, stream: str, fold: Fold[Any], *, after: int) -> None:
-    """Delete the snapshots of *fold* past version *after*."""
-    name = store.snapshots.facts(fold).name_hash
-    held = list(store.backend.snapshot_keys(stream, name, upto=EVERYTHING))
-    store.backend.drop_snapshots(stream, name, [key for key in held if key.version > after])
 
 
 def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int) -> SnapshotCost | None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from tailfold.engine.costs.clock import Collector
-from tailfold.engine.costs.figures import Segment, Walk
+from tailfold.engine.costs.figures import PolicyCost, Segment, Walk
 from tailfold.engine.fold import Fold
 from tailfold.engine.loading import begin
 from tailfold.engine.log import RECORDS_PER_PAGE
+from tailfold.engine.snapshot_report import EVERYTHING
 from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
-from tailfold.snapshots import every
+from tailfold.snapshots import CostBased, Policy, every
 
 SEGMENTS = 24
 EVENTS_LEAST = 1000
@@ -37,6 +39,7 @@ class Timed(NamedTuple):
     decode: list[float]
     fold: list[float]
     collector: float
+    bytes: int
 
 
 class Walked(NamedTuple):
@@ -47,31 +50,42 @@ class Walked(NamedTuple):
     walks: int
     collector_share: float | None
     event_bytes: int
+    policy: PolicyCost
+
+
+class Written(NamedTuple):
+    """A snapshot that was written on a walk."""
+
+    version: int
+    bytes: int
+    seconds: float
 
 
 def walks_of(events: int, repeats: int) -> int:
     """Return how often a stream of *events* is walked."""
     if events < EVENTS_LEAST:
         return max(repeats, WALKS_OF_SHORT)
-    return max(1, min(repeats, EVENTS_IN_ALL // events))
+    return max(2, min(repeats, EVENTS_IN_ALL // events))
 
 
-def walk(store: Store, stream: str, fold: Fold[Any], repeats: int, count: Count) -> Walked:
+def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms: float, count: Count) -> Walked:
     """Walk *stream* several times and return the medians.
 
     As in any long fold, snapshots are written on the way, so that what has been stored may leave memory; that time
-    is not in the figures. They stay, and make it cheap to get at states along the stream later.
+    is not in the figures. The first walk has the default policy, to see what it does; the others leave snapshots at
+    regular distances, which make it cheap to get at states along the stream later.
     """
     head = store.head(stream).version
     store.log.codec.register(fold.events)
     ends = segment_ends(head)
     walks = walks_of(head, repeats)
-    sizes: list[int] = []
-    times = []
-    for _ in range(walks):
-        sizes.clear()
-        times.append(_once(store, stream, fold, ends, sizes, count))
-    event_bytes = sum(sizes)
+    default = CostBased(budget_ms)
+    regular = every(min(SNAPSHOT_MOST, max(SNAPSHOT_LEAST, head // SNAPSHOTS)))
+    written: list[Written] = []
+    times = [_once(store, stream, fold, ends, default, written, count)]
+    drop_snapshots(store, stream, fold, after=0)
+    times += [_once(store, stream, fold, ends, regular, [], count) for _ in range(walks - 1)]
+    event_bytes = times[0].bytes
     read, decode, folding = (
         [statistics.median(each) for each in zip(*(part[i] for part in times), strict=True)] for i in range(3)
     )
@@ -95,7 +109,22 @@ def walk(store: Store, stream: str, fold: Fold[Any], repeats: int, count: Count)
         fold_events_per_s=head / sum(folding) if enough else None,
     )
     share = sum(t.collector for t in times) / spent if gc.isenabled() and spent else None
-    return Walked(found, segments if enough else [], walks, share, event_bytes)
+    policy = _policy_cost(default, written, head, event_bytes)
+    return Walked(found, segments if enough else [], walks, share, event_bytes, policy)
+
+
+def _policy_cost(policy: Policy, written: list[Written], head: int, event_bytes: int) -> PolicyCost:
+    versions = [0, *(one.version for one in written), head]
+    size = sum(one.bytes for one in written)
+    return PolicyCost(
+        policy=repr(policy),
+        snapshots=len(written),
+        bytes=size,
+        share_of_event_bytes=size / event_bytes,
+        seconds=sum(one.seconds for one in written),
+        longest_tail=max(after - before for before, after in pairwise(versions)),
+        longest_resume_ms=None,
+    )
 
 
 def segment_ends(head: int) -> list[int]:
@@ -105,13 +134,20 @@ def segment_ends(head: int) -> list[int]:
     return [min(head, round(pages * (i + 1) / segments) * RECORDS_PER_PAGE) for i in range(segments)]
 
 
-def _once(store: Store, stream: str, fold: Fold[Any], ends: list[int], sizes: list[int], count: Count) -> Timed:
+def _once(
+    store: Store,
+    stream: str,
+    fold: Fold[Any],
+    ends: list[int],
+    policy: Policy,
+    written: list[Written],
+    count: Count,
+) -> Timed:
     data, decode_page = store.backend.data, store.log.codec.decode_page
-    policy = every(min(SNAPSHOT_MOST, max(SNAPSHOT_LEAST, ends[-1] // SNAPSHOTS)))
     gathering = Gathering()
     state = begin(store.snapshots, fold)
     read, decode, folding = ([0.0] * len(ends) for _ in range(3))
-    version = 0
+    version = event_bytes = 0
     gc.collect()
     with Collector() as collector:
         for i, end in enumerate(ends):
@@ -128,15 +164,17 @@ def _once(store: Store, stream: str, fold: Fold[Any], ends: list[int], sizes: li
                 folding[i] += folded - decoded
                 version += len(page)
                 size = sum(map(len, page))
-                sizes.append(size)
+                event_bytes += size
                 gathering.add(len(page), size, folded - decoded)
                 records = []
                 if policy.due(gathering.progress()):
                     outside = collector.seconds
-                    put_snapshot(store, stream, fold, state, version, gathering)
+                    cost = put_snapshot(store, stream, fold, state, version, gathering)
+                    if cost is not None:
+                        written.append(Written(version, cost[2], cost[0] + cost[1]))
                     collector.seconds = outside  # what runs there is not in the figures
                 count(len(page))
-    return Timed(read, decode, folding, collector.seconds)
+    return Timed(read, decode, folding, collector.seconds, event_bytes)
 
 
 def put_snapshot(
@@ -151,3 +189,10 @@ def put_snapshot(
     if not store.snapshots.put(stream, fold, due, gathering):
         return None
     return due.seconds, perf_counter() - begun, due.bytes
+
+
+def drop_snapshots(store: Store, stream: str, fold: Fold[Any], *, after: int) -> None:
+    """Delete the snapshots of *fold* past version *after*."""
+    name = store.snapshots.facts(fold).name_hash
+    held = list(store.backend.snapshot_keys(stream, name, upto=EVERYTHING))
+    store.backend.drop_snapshots(stream, name, [key for key in held if key.version > after])
