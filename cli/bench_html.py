@@ -1,4 +1,4 @@
-"""`tailfold bench` as one page of HTML: no script, nothing loaded from anywhere, light and dark, wide and narrow."""
+"""`tailfold bench` as one page of HTML: no script, nothing from elsewhere, light and dark, wide and narrow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ dl.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(155px,1fr));g
 .tiles dd{margin:0;font-size:1.25rem;font-weight:600;font-variant-numeric:tabular-nums}
 .tiles small{display:block;color:var(--soft);font-weight:400;font-size:.8rem}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:1.1rem}
-figure{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:6px;padding:.9rem 1rem;min-width:0}
+figure{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:6px;padding:.9rem 1rem}
 figcaption{font-size:.9rem;margin-bottom:.4rem}figcaption b{display:block;font-size:1rem}
 figcaption span{color:var(--soft)}
 svg{display:block;width:100%;height:auto}
@@ -43,6 +43,7 @@ stroke-dasharray:5 4}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.35rem .7rem;border-bottom:1px solid var(--rule);white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:500}
+@media (max-width:600px){main{padding:1.2rem .8rem 3rem}figure{padding:.7rem .5rem}th,td{padding:.35rem .45rem}}
 li{margin:.35rem 0}footer{margin-top:2.5rem;font-size:.88rem;color:var(--soft)}
 """.strip()
 
@@ -57,10 +58,10 @@ def page(costs: Costs) -> str:
             f" {_t(costs.fold)}</p>",
             _answer(costs),
             _tiles(costs),
+            *_notes(costs),
             '<div class="plots">',
             *_figures(costs),
             "</div>",
-            *_notes(costs),
             *_tables(costs),
             _conditions(costs),
         ]
@@ -75,10 +76,12 @@ def page(costs: Costs) -> str:
 
 
 def _t(text: str) -> str:
-    """Escape what comes from a journal or from code; control characters, which no page may hold, are shown."""
-    return escape(
-        "".join(c if (c >= " " and not "\x7f" <= c <= "\x9f" and c < "\ud800") or c > "\udfff" else "�" for c in text)
-    )
+    """Escape what comes from a journal or from code; what a page may not hold is replaced."""
+    return escape("".join(char if _is_allowed(char) else "\N{REPLACEMENT CHARACTER}" for char in text))
+
+
+def _is_allowed(char: str) -> bool:
+    return char >= " " and not "\x7f" <= char <= "\x9f" and not "\ud800" <= char <= "\udfff"
 
 
 def _answer(costs: Costs) -> str:
@@ -154,6 +157,7 @@ def _figures(costs: Costs) -> Iterator[str]:
                 [
                     svg.Layer("decode", [segment.decode_us for segment in costs.segments]),
                     svg.Layer("fold", [segment.fold_us for segment in costs.segments]),
+                    svg.Layer("garbage collection", [segment.collector_us for segment in costs.segments]),
                 ],
                 svg.Axis("version", _count),
                 svg.Axis("", lambda us: f"{us:g} µs" if us >= 1 or us == 0 else f"{us:.2g} µs"),
@@ -223,6 +227,7 @@ def _tables(costs: Costs) -> Iterator[str]:
             ("read", duration(walk.read_s), ""),
             ("decode", duration(walk.decode_s), _rate(walk.decode_events_per_s)),
             ("fold", duration(walk.fold_s), _rate(walk.fold_events_per_s)),
+            ("garbage collection", duration(walk.collector_s), ""),
             ("all", duration(walk.total_s), _rate(walk.events_per_s)),
         ],
     )
@@ -288,7 +293,8 @@ def _resume_tables(costs: Costs) -> Iterator[str]:
         yield (
             f"<p>A snapshot after {one.events:,} events takes {duration(one.encode_ms / 1000)} to encode and"
             f" {duration(one.write_ms / 1000)} to write (durable): {size(one.bytes)},"
-            f" {percent(one.share_of_event_bytes)} of the bytes of those events.</p>"
+            f" {percent(one.share_of_event_bytes)} of the bytes of those events and"
+            f" {percent(one.share_of_fold_time)} of the time of folding them.</p>"
         )
     if resume.policy is not None and costs.walk.events_per_s is not None:
         policy = resume.policy
@@ -333,17 +339,16 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _conditions(costs: Costs) -> str:
     how, memory = costs.conditions, costs.memory
-    share = f" ({percent(how.collector_share)} of the replay)" if how.collector_share is not None else ""
     peak = (
         f" The measuring process took {size(memory.process_peak_bytes)} at its peak."
         if memory.process_peak_bytes is not None
         else ""
     )
     return (
-        f"<footer><p>Measured in {_t(how.place)}, in {how.took_s:.0f} s. Medians of up to {how.repeats} repeats;"
+        f"<footer><p>Measured in {_t(how.place)}, in {how.took_s:.0f} s. Medians of {how.repeats} repeats or more;"
         f" {how.walks} walks through the stream. Warm, unless it says cold: cold is a store just opened, its file"
         f" dropped from the page cache where the system does that. {_t(how.python)}, {how.processors} processors;"
-        f" the garbage collector was {'on' if how.collector else 'off'}{share}, and off for single kinds."
+        f" the garbage collector was {'on' if how.collector else 'off'}, and off for single kinds."
         f" {memory.folded_events:,} events folded without a snapshot keep {size(memory.folded_bytes)} in"
         f" memory.{peak}</p></footer>"
     )

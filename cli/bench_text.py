@@ -19,13 +19,17 @@ def say_costs(costs: Costs) -> None:
     width = min(100, width_of_terminal())
     conditions = costs.conditions
     say(f"{costs.stream}: {costs.events:,} events, {size(costs.bytes)} of records, fold {costs.fold}")
-    repeats = f"medians of up to {conditions.repeats} repeats, {conditions.walks} walks through the stream"
+    repeats = f"medians of {conditions.repeats} repeats or more, {conditions.walks} walks through the stream"
     collector = "on" if conditions.collector else "off"
     _wrapped(
         f"measured in {conditions.place}; {repeats}; warm unless it says cold; {conditions.python}, garbage"
         f" collector {collector}",
         width,
     )
+    if costs.notes:
+        say("")
+        for note in costs.notes:
+            _wrapped(note, width, "- ")
     _resume(costs, drawn, width)
     _replay(costs, drawn)
     _kinds(costs, drawn)
@@ -33,10 +37,6 @@ def say_costs(costs: Costs) -> None:
     _forks(costs)
     _context(costs, drawn)
     _memory(costs)
-    if costs.notes:
-        say("\nTO KNOW")
-        for note in costs.notes:
-            _wrapped(note, width, "- ")
 
 
 def _resume(costs: Costs, drawn: bool, width: int) -> None:
@@ -62,7 +62,8 @@ def _resume(costs: Costs, drawn: bool, width: int) -> None:
         say(
             f"a snapshot after {one.events:,} events: {duration(one.encode_ms / 1000)} to encode,"
             f" {duration(one.write_ms / 1000)} to write (durable), {size(one.bytes)},"
-            f" {percent(one.share_of_event_bytes)} of their bytes"
+            f" {percent(one.share_of_event_bytes)} of their bytes, {percent(one.share_of_fold_time)} of the time of"
+            " folding them"
         )
     if resume.policy is not None and costs.walk.events_per_s is not None:
         policy = resume.policy
@@ -75,20 +76,24 @@ def _resume(costs: Costs, drawn: bool, width: int) -> None:
 def _replay(costs: Costs, drawn: bool) -> None:
     walk = costs.walk
     say("\nREPLAY of all events, without a snapshot")
-    parts = (("read", walk.read_s), ("decode", walk.decode_s), ("fold", walk.fold_s))
+    if walk.events_per_s is None:
+        say(f"{duration(walk.total_s)} in all")
+        return
+    parts = [("read", walk.read_s), ("decode", walk.decode_s), ("fold", walk.fold_s)]
+    parts.append(("garbage collection", walk.collector_s))
     total = walk.total_s or 1.0
     rows = [(n, duration(s), percent(s / total), *_bar(drawn, s / total), _rate(costs, n)) for n, s in parts]
     rows.append(("all", duration(walk.total_s), "", *_bar(drawn, None), _rate(costs, "all")))
     table(("PART", "TIME", "SHARE", *_bar_head(drawn), "RATE"), rows)
     if len(costs.segments) >= 4:
-        each = [segment.decode_us + segment.fold_us for segment in costs.segments]
+        each = [
+            segment.decode_us + segment.fold_us for segment in costs.segments
+        ]  # the collector is not the fold's
         line = f"  {charts.sparkline(each)}" if drawn else ""
         say(
             f"along the stream, an event:{line}  {digits(each[0])} µs at first, {digits(each[-1])} µs at the end,"
             f" {digits(max(each))} µs at most"
         )
-    if costs.conditions.collector_share is not None:
-        say(f"of it garbage collection: {percent(costs.conditions.collector_share)}")
 
 
 def _rate(costs: Costs, part: str) -> str:
@@ -169,7 +174,7 @@ def _context(costs: Costs, drawn: bool) -> None:
         for point in context.points
     ]
     table(("AT", "TURN", "BUILD", "ENCODE", "1ST, RESUMED", *_bar_head(drawn), "SIZE"), rows)
-    if context.growth is not None and (context.turns or 100) >= 20:
+    if context.growth is not None:
         say(f"twice the conversation makes a request {digits(context.growth)} times as dear")
     if context.total_s is not None and context.turns:
         say(f"all requests up to turn {context.turns:,} together: {duration(context.total_s)}")

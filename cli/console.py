@@ -115,7 +115,7 @@ def counting(text: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, float], None]]:
-    """Show a bar on stderr, only on a terminal; give the function that says what is done, and its share (0 to 1)."""
+    """Show a bar on stderr, only on a terminal; give what moves it: what is being done, and its share (0 to 1)."""
     if not sys.stderr.isatty():
         yield lambda what, share: None
         return

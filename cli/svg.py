@@ -118,7 +118,8 @@ def areas(title: str, ends: Sequence[float], layers: Sequence[Layer], x: Axis, y
             top, bottom = beside.at(below[i] + value), beside.at(below[i])
             said = f"{layer.name} up to {x.form(ends[i])}: {y.form(value)}"
             parts.append(
-                f'<rect class="fill c{number}" x="{left:.1f}" y="{top:.1f}" width="{max(0.5, right - left - 0.6):.1f}"'
+                f'<rect class="fill c{number}" x="{left:.1f}" y="{top:.1f}"'
+                f' width="{max(0.5, right - left - 0.6):.1f}"'
                 f' height="{max(0.0, bottom - top):.1f}"><title>{escape(said)}</title></rect>'
             )
             below[i] += value

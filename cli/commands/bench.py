@@ -42,7 +42,14 @@ def bench(
         float, typer.Option("--budget-ms", metavar="MS", help="What a resume may take, in milliseconds.")
     ] = RESUME_BUDGET_MS,
     repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Most repeats; medians are shown.")
+        int,
+        typer.Option(
+            "--repeat",
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Repeats of each measurement; quick ones are repeated more often. Medians are shown.",
+        ),
     ] = 5,
     events: EventsOption = None,
     fold: FoldOption = None,

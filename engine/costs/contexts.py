@@ -20,6 +20,8 @@ REQUEST_BYTES_MOST = 32 << 20
 COST_LEAST_MS = 0.02
 """Below this a growth says nothing."""
 VERSION_LEAST = 8
+TURNS_LEAST = 20
+"""With fewer turns nothing is said about how requests grow."""
 
 Count = Callable[[int], None]
 
@@ -54,6 +56,8 @@ def context_costs(
             stopped = version
             break
     last = points[-1].turn
+    if last is not None and last < TURNS_LEAST:
+        return Context(points, last, None, None, stopped)
     return Context(points, last, growth(points), total_s(points), stopped)
 
 

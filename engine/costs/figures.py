@@ -17,13 +17,11 @@ class Conditions(msgspec.Struct, frozen=True):
     python: str
     processors: int
     repeats: int
-    """Most repeats of a measurement; what is shown is the median."""
+    """Repeats of each measurement, of which the median is shown: more of quick ones, fewer of slow ones."""
     walks: int
     """How often the whole stream was read, decoded and folded."""
     collector: bool
     """Whether Python's garbage collector was on while measuring, as in a program."""
-    collector_share: float | None
-    """Its share of the time of reading, decoding and folding; it is contained in those figures."""
     clock_ns: float
     """What one look at the clock costs; taken off the figures of single handlers."""
     took_s: float
@@ -37,6 +35,8 @@ class Walk(msgspec.Struct, frozen=True):
     """From record bytes to events, steps of old schema versions included."""
     fold_s: float
     """In the handlers and the loop around them."""
+    collector_s: float
+    """In Python's garbage collector meanwhile; not in the parts above."""
     total_s: float
     events_per_s: float | None
     bytes_per_s: float | None
@@ -51,8 +51,9 @@ class Segment(msgspec.Struct, frozen=True):
     """Its last version."""
     events: int
     decode_us: float
-    """An event, on average."""
+    """An event, on average; so are the next ones."""
     fold_us: float
+    collector_us: float
 
 
 class KindCost(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ class KindCost(msgspec.Struct, frozen=True):
 
 
 class Upcasting(msgspec.Struct, frozen=True):
-    """What lifting old schema versions costs: decoding with the steps against decoding the same events as current."""
+    """What lifting old schema versions costs: decoding with steps, against decoding the same events as current."""
 
     old_events: int
     """Events that the steps lift."""
@@ -106,6 +107,8 @@ class SnapshotCost(msgspec.Struct, frozen=True):
     bytes: int
     share_of_event_bytes: float
     """Against the record bytes of those events."""
+    share_of_fold_time: float
+    """Of encoding it, against folding those events (at least 1 µs each, as the default policy counts)."""
 
 
 class PolicyCost(msgspec.Struct, frozen=True):

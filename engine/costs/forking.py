@@ -11,7 +11,7 @@ from tailfold.engine.fold import Fold
 from tailfold.engine.loading import load
 from tailfold.engine.store import Store
 
-REPEATS_LEAST = 5
+REPEATS_LEAST = 11
 
 
 def fork_costs(store: Store, stream: str, fold: Fold[Any], repeats: int) -> list[ForkCost]:
@@ -22,8 +22,9 @@ def fork_costs(store: Store, stream: str, fold: Fold[Any], repeats: int) -> list
         before = _table_bytes(store)
         times, loads, tails = [], [], []
         number = max(repeats, REPEATS_LEAST)
-        for _ in range(number):
-            fork_ms, child = timed_ms(lambda at=at: store.fork(stream, at=at))  # type: ignore[misc]
+        for i in range(number):
+            name = f"fork-{at}-{i}"  # given, as looking for a free one takes longer each time
+            fork_ms, child = timed_ms(lambda at=at, name=name: store.fork(stream, at=at, name=name))  # type: ignore[misc]
             folded = store.counters.events_folded
             load_ms, _ = timed_ms(lambda name=child.stream: load(store.log, store.snapshots, name, fold))  # type: ignore[misc]
             tails.append(store.counters.events_folded - folded)

@@ -51,10 +51,11 @@ def measure(
 ) -> Costs:
     """Measure what *stream* and *fold* cost; every figure is a median of up to *repeats* (from 1).
 
-    *store* is only read: the stream is copied to a temporary directory, with the steps that *store* has, and snapshots
-    and forks are made there. *request* makes what a model is given from the state (`Agent.request`), *turns* counts
-    the turns behind a state; without them the context projection is left out. *budget_ms* (above 0) is what a resume
-    may take. Nothing else should run meanwhile. Raises `StreamNotFound`, or what folding the stream raises.
+    *store* is only read: the stream is copied to a temporary directory, with the steps that *store* has, and
+    snapshots and forks are made there. *request* makes what a model is given from the state (`Agent.request`);
+    without it the context projection is left out. *turns* counts the turns behind a state. *budget_ms* (above 0)
+    is what a resume may take. Nothing else should run meanwhile. Raises `StreamNotFound`, or what folding the
+    stream raises.
     """
     _check(budget_ms, repeats)
     total = store.head(stream).version
@@ -132,7 +133,6 @@ def measure_scratch(
         repeats=repeats,
         walks=walked.walks,
         collector=gc.isenabled(),
-        collector_share=walked.collector_share,
         clock_ns=clock_ns,
         took_s=time.perf_counter() - begun,
     )

@@ -17,7 +17,7 @@ FOLDED_MOST = 50_000
 
 
 def memory_costs(store: Store, stream: str, fold: Fold[Any]) -> Memory:
-    """Count what a resumed state keeps, and one that was folded without snapshots. Expects a snapshot at the head."""
+    """Count what a resumed state keeps, and one folded without snapshots. Expects a snapshot at the head."""
     head = store.head(stream).version
     load(store.log, store.snapshots, stream, fold)  # what is made once for all loads is not the state's
     resumed, peak = _counted(lambda: load(store.log, store.snapshots, stream, fold).state)

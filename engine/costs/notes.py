@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tailfold.engine.costs.figures import Costs
+from tailfold.engine.costs.contexts import TURNS_LEAST
+from tailfold.engine.costs.figures import Context, Costs, PolicyCost
 from tailfold.engine.costs.walking import EVENTS_LEAST
-from tailfold.snapshots.limits import SHARE_OF_EVENT_BYTES
+from tailfold.snapshots.limits import SHARE_OF_EVENT_BYTES, SHARE_OF_TIME
 
-TURNS_LEAST = 20
 COLLECTOR_SHARE_SHOWN = 0.10
 LATE = 2.0
 """Resumes that take more than so many budgets are remarked on."""
-GROWING_SEGMENTS = 1.5
-"""The last quarter of a stream against the first: above this, events get dearer as the state grows."""
+GROWING = 1.5
+"""An event of the last quarter of a stream against the first: above this it gets dearer with the state."""
 
 
 def notes_on(costs: Costs) -> list[str]:
@@ -19,51 +19,62 @@ def notes_on(costs: Costs) -> list[str]:
     found: list[str] = []
     if costs.events < EVENTS_LEAST:
         found.append(
-            f"{costs.events:,} events are too few for rates: they all fold in {costs.walk.total_s * 1000:.2g} ms, and"
-            " the fixed part of each step is most of that. Costs of single kinds are from folding them again and"
-            " again. For a session of another length: tailfold bench --synthetic N."
+            f"{costs.events:,} events are too few for rates: they all fold in {costs.walk.total_s * 1000:.2g} ms,"
+            " and most of that is the fixed part of each step. Single kinds were folded again and again to see"
+            " anything."
         )
-    if costs.context is not None and costs.context.turns is not None and costs.context.turns < TURNS_LEAST:
-        found.append(
-            f"{costs.context.turns} turns are too few to say how requests grow; that shows from about"
-            f" {TURNS_LEAST} on."
-        )
-    if costs.context is not None and costs.context.stopped_at is not None:
-        size = costs.context.points[-1].request_bytes / 1e6
-        found.append(
-            f"Requests were not measured past version {costs.context.stopped_at:,}: one has {size:.0f} MB there, more"
-            " than any model takes. An agent that runs this long needs a projection that leaves out or sums up."
-        )
+    if costs.context is not None:
+        found += _on_requests(costs.context)
     slower = slower_by(costs)
-    if slower is not None and slower > GROWING_SEGMENTS:
+    if slower is not None and slower > GROWING:
         found.append(
-            f"Folding an event takes {slower:.1f} times as long in the last quarter of the stream as in the first:"
-            " some handler does work that grows with the state."
+            f"Folding an event takes {slower:.1f} times as long in the last quarter of the stream as in the first,"
+            " garbage collection apart: some handler does work that grows with the state."
         )
     if any(kind.decode_us is None for kind in costs.kinds):
         found.append("Decoding single kinds was left out: steps with a context need the events in their order.")
-    share = costs.conditions.collector_share
-    if share is not None and share > COLLECTOR_SHARE_SHOWN:
+    if costs.events >= EVENTS_LEAST and costs.walk.collector_s > COLLECTOR_SHARE_SHOWN * costs.walk.total_s:
         found.append(
-            f"{share:.0%} of the time of folding is Python's garbage collector, which looks through a state that grows"
-            " in memory."
+            f"{costs.walk.collector_s / costs.walk.total_s:.0%} of the whole replay is Python's garbage collector,"
+            " which looks through a state that grows in memory."
         )
-    policy = costs.resume.policy
-    if policy is not None and policy.longest_resume_ms is not None:
-        if costs.events >= EVENTS_LEAST and policy.longest_resume_ms > LATE * costs.resume.budget_ms:
-            snapshot = costs.resume.snapshot
-            share = snapshot.share_of_event_bytes if snapshot is not None else 0.0
-            why = (
-                f" It waits until a snapshot is at most {SHARE_OF_EVENT_BYTES:.0%} of the bytes since the last, and here"
-                f" one is {share:.0%}: give the store every({costs.resume.interval}) if that is worth its bytes."
-                if share > SHARE_OF_EVENT_BYTES and costs.resume.interval is not None
-                else ""
-            )
-            found.append(
-                f"With the default policy, {policy.policy}, a resume at the wrong moment folds {policy.longest_tail:,}"
-                f" events, about {policy.longest_resume_ms:,.0f} ms.{why}"
-            )
+    if costs.events >= EVENTS_LEAST and costs.resume.policy is not None:
+        found += _on_policy(costs, costs.resume.policy)
     return found
+
+
+def _on_requests(context: Context) -> list[str]:
+    found = []
+    if context.turns is not None and context.turns < TURNS_LEAST:
+        found.append(f"{context.turns} turns are too few to say how requests grow: it takes about {TURNS_LEAST}.")
+    if context.stopped_at is not None:
+        size = context.points[-1].request_bytes / 1e6
+        found.append(
+            f"Requests were not measured past version {context.stopped_at:,}: one has {size:.0f} MB there, more"
+            " than any model takes. An agent that runs this long needs a projection that leaves out or sums up."
+        )
+    return found
+
+
+def _on_policy(costs: Costs, policy: PolicyCost) -> list[str]:
+    resume = costs.resume
+    if policy.longest_resume_ms is None or policy.longest_resume_ms <= LATE * resume.budget_ms:
+        return []
+    why = ""
+    one = resume.snapshot
+    if one is not None and resume.interval is not None and one.events == resume.interval:
+        bytes_share, time_share = one.share_of_event_bytes, one.share_of_fold_time
+        if bytes_share > SHARE_OF_EVENT_BYTES or time_share > SHARE_OF_TIME:
+            why = (
+                f" It waits until a snapshot is at most {SHARE_OF_EVENT_BYTES:.0%} of the bytes and"
+                f" {SHARE_OF_TIME:.0%} of the fold time since the last; here one after {one.events:,} events is"
+                f" {bytes_share:.0%} and {time_share:.0%}. If appends can bear that, give the store"
+                f" every({resume.interval})."
+            )
+    return [
+        f"With the default policy, {policy.policy}, a resume at the wrong moment folds"
+        f" {policy.longest_tail:,} events, about {policy.longest_resume_ms:,.0f} ms.{why}"
+    ]
 
 
 def slower_by(costs: Costs) -> float | None:

@@ -1,4 +1,4 @@
-"""Resuming against the length of the tail: a measured curve, and the interval between snapshots that fits a budget."""
+"""Resuming against the length of the tail: a measured curve, and the interval of snapshots that fits a budget."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from tailfold.engine.fold import Fold
 from tailfold.engine.loading import load
 from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
+from tailfold.snapshots.limits import ASSUMED_EVENT_US
 
 TIMES_BUDGET = 3
 """The curve goes on until a resume takes about this many budgets…"""
 TAIL_LEAST = 1000
 """…but at least to here, if the stream is as long."""
+REPEATS_LEAST, RESUMES_MOST_S = 15, 0.5
+"""Resumes are quick, and a few of them tell little on a busy machine; of slow ones there are fewer."""
 COLD_REPEATS = 5
 
 
@@ -53,7 +56,7 @@ def resume_costs(
     whole = ResumePoint(head, walk.total_s * 1000, 1)
     if head <= EVENTS_MOST:
         drop_snapshots(store, stream, fold, after=0)
-        whole = ResumePoint(head, *median_ms(resumed, repeats))
+        whole = ResumePoint(head, *median_ms(resumed, max(repeats, REPEATS_LEAST), at_most_s=RESUMES_MOST_S))
     drop_snapshots(store, stream, fold, after=head - tails[0])
     for tail in tails:
         state = state_at(store, stream, fold, head - tail)
@@ -62,7 +65,7 @@ def resume_costs(
         if put is None:
             unusable = unusable or "its state cannot be encoded"
             break
-        curve.append(ResumePoint(tail, *median_ms(resumed, repeats)))
+        curve.append(ResumePoint(tail, *median_ms(resumed, max(repeats, REPEATS_LEAST), at_most_s=RESUMES_MOST_S)))
         count(1)
     curve.reverse()
     if unusable:
@@ -82,7 +85,7 @@ def resume_costs(
         slope_us,
         interval,
         reason,
-        _snapshot_cost(store, stream, fold, interval or head // 2) if head >= EVENTS_LEAST else None,
+        _snapshot_cost(store, stream, fold, interval or head // 2, walk) if head >= EVENTS_LEAST else None,
         msgspec.structs.replace(policy, longest_resume_ms=_along([*curve, whole], policy.longest_tail)),
     )
 
@@ -90,6 +93,8 @@ def resume_costs(
 def tails_of(head: int, event_us: float, budget_ms: float) -> list[int]:
     """Return the tails to measure, longest first: 1, 2, 5, 10, … and 0."""
     longest = min(head - 1, max(TAIL_LEAST, round(TIMES_BUDGET * budget_ms * 1000 / max(event_us, 0.01))))
+    if head < EVENTS_LEAST:  # what lies between them is noise
+        return sorted({0, head - 1}, reverse=True)
     found = [0]
     step = 1
     while step <= longest:
@@ -132,9 +137,9 @@ def recommend(
         fits = float(curve[-1].tail)
     interval = max(1, _rounded(fits))
     return interval, (
-        f"With nothing to fold a resume takes {fixed:.3g} ms{rate}; on the measured curve {budget_ms:g} ms are reached"
-        f" at a tail of about {_rounded(fits):,} events, so a snapshot every {interval:,} events keeps each resume"
-        " within the budget."
+        f"With nothing to fold a resume takes {fixed:.3g} ms{rate}; on the measured curve the budget of"
+        f" {budget_ms:g} ms is reached at a tail of about {interval:,} events, so a snapshot every {interval:,}"
+        " events keeps each resume within it."
     )
 
 
@@ -166,7 +171,7 @@ def _rounded(events: float) -> int:
     return int(whole // unit * unit)
 
 
-def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int) -> SnapshotCost | None:
+def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int, walk: Walk) -> SnapshotCost | None:
     """Write a snapshot, fold as many events as lie between two, and write the next: what that one costs."""
     head = store.head(stream).version
     events = min(interval, head // 2)
@@ -179,7 +184,8 @@ def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int) ->
         return None
     encode_s, write_s, size = cost
     event_bytes = sum(size for size, _ in _sizes(store, stream, start, head))
-    return SnapshotCost(events, encode_s * 1000, write_s * 1000, size, size / event_bytes)
+    fold_s = events * max(walk.fold_s / head, ASSUMED_EVENT_US / 1e6)
+    return SnapshotCost(events, encode_s * 1000, write_s * 1000, size, size / event_bytes, encode_s / fold_s)
 
 
 def _sizes(store: Store, stream: str, after: int, upto: int) -> list[tuple[int, int]]:

@@ -33,7 +33,7 @@ class Scratch:
         return self.path / "data.mdb"
 
     def open(self, durability: Durability = Durability.DURABLE) -> Store:
-        """Open it, with the events and steps of the store that it is a copy of. It writes no snapshots by itself."""
+        """Open it, with the events and steps of the store that it copies. It writes no snapshots by itself."""
         opened = Store.open(backend=LmdbBackend(self.path, durability=durability), snapshots=never)
         if self._like is not None:
             codec = self._like.log.codec

@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 from tailfold.engine.agent.events import (
@@ -29,8 +30,8 @@ from tailfold.engine.events import Event
 EVENTS_MOST = 10_000_000
 STREAM = "synthetic"
 BATCH = 1000
-WORDS = 3000
-TEXTS = 2000
+WORDS, PHRASES, TEXTS = 4000, 5000, 4000
+"""Texts are put together of phrases, some of them frequent, so that they compress about as those of sessions do."""
 TOOLS = ("search", "read_file", "quote", "compare")
 TURNS_OF_A_QUESTION = 12
 
@@ -39,7 +40,7 @@ TURNS_OF_A_QUESTION = 12
 def synthetic_session(events: int, *, seed: int = 1, count: Count = lambda done: None) -> Iterator[Scratch]:
     """Make a session of exactly *events* events, 1 to 10 million, in a temporary directory; remove it at the end.
 
-    About 200 record bytes an event. It stands in the stream ``synthetic``; the agent's fold folds it.
+    About 300 record bytes an event. It stands in the stream ``synthetic``; the agent's fold folds it.
     """
     if not 1 <= events <= EVENTS_MOST:
         raise BadArgument(f"a synthetic session has 1 to {EVENTS_MOST:,} events, not {events:,}")
@@ -96,7 +97,15 @@ def session(seed: int) -> Iterator[Event]:
 
 def _texts(chance: random.Random) -> list[str]:
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 10))) for _ in range(WORDS)]
-    return [" ".join(chance.choices(words, k=round(chance.triangular(5, 180, 40)))) for _ in range(TEXTS)]
+    frequent = list(accumulate(1 / (rank + 5) for rank in range(WORDS)))
+    phrases = [
+        " ".join(chance.choices(words, cum_weights=frequent, k=chance.randint(4, 12))) for _ in range(PHRASES)
+    ]
+    common = list(accumulate(1 / (rank + 3) for rank in range(PHRASES)))
+    return [
+        " ".join(chance.choices(phrases, cum_weights=common, k=round(chance.triangular(1, 24, 6))))
+        for _ in range(TEXTS)
+    ]
 
 
 def _hash(chance: random.Random) -> str:

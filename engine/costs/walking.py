@@ -6,6 +6,7 @@ import gc
 import statistics
 from collections.abc import Callable
 from itertools import pairwise
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ class Timed(NamedTuple):
     read: list[float]
     decode: list[float]
     fold: list[float]
-    collector: float
+    collector: list[float]
     bytes: int
 
 
@@ -48,7 +49,6 @@ class Walked(NamedTuple):
     walk: Walk
     segments: list[Segment]
     walks: int
-    collector_share: float | None
     event_bytes: int
     policy: PolicyCost
 
@@ -86,31 +86,36 @@ def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms:
     drop_snapshots(store, stream, fold, after=0)
     times += [_once(store, stream, fold, ends, regular, [], count) for _ in range(walks - 1)]
     event_bytes = times[0].bytes
-    read, decode, folding = (
-        [statistics.median(each) for each in zip(*(part[i] for part in times), strict=True)] for i in range(3)
+    read, decode, folding, collecting = (
+        _medians([part(walked) for walked in times])
+        for part in (attrgetter("read"), attrgetter("decode"), attrgetter("fold"), attrgetter("collector"))
     )
-    total = sum(read) + sum(decode) + sum(folding)
-    spent = sum(sum(t.read) + sum(t.decode) + sum(t.fold) for t in times)
+    total = sum(read) + sum(decode) + sum(folding) + sum(collecting)
     enough = head >= EVENTS_LEAST
     segments = []
     before = 0
-    for end, decoded, folded in zip(ends, decode, folding, strict=True):
+    for end, *parts in zip(ends, decode, folding, collecting, strict=True):
         events = end - before
-        segments.append(Segment(end, events, decoded / events * 1e6, folded / events * 1e6))
+        segments.append(Segment(end, events, *(part / events * 1e6 for part in parts)))
         before = end
     found = Walk(
         read_s=sum(read),
         decode_s=sum(decode),
         fold_s=sum(folding),
+        collector_s=sum(collecting),
         total_s=total,
         events_per_s=head / total if enough else None,
         bytes_per_s=event_bytes / total if enough else None,
         decode_events_per_s=head / sum(decode) if enough else None,
         fold_events_per_s=head / sum(folding) if enough else None,
     )
-    share = sum(t.collector for t in times) / spent if gc.isenabled() and spent else None
     policy = _policy_cost(default, written, head, event_bytes)
-    return Walked(found, segments if enough else [], walks, share, event_bytes, policy)
+    return Walked(found, segments if enough else [], walks, event_bytes, policy)
+
+
+def _medians(walks: list[list[float]]) -> list[float]:
+    """Return the median of each segment."""
+    return [statistics.median(each) for each in zip(*walks, strict=True)]
 
 
 def _policy_cost(policy: Policy, written: list[Written], head: int, event_bytes: int) -> PolicyCost:
@@ -146,35 +151,36 @@ def _once(
     data, decode_page = store.backend.data, store.log.codec.decode_page
     gathering = Gathering()
     state = begin(store.snapshots, fold)
-    read, decode, folding = ([0.0] * len(ends) for _ in range(3))
+    read, decode, folding, collecting = ([0.0] * len(ends) for _ in range(4))
     version = event_bytes = 0
     gc.collect()
     with Collector() as collector:
         for i, end in enumerate(ends):
             while version < end:
+                collector.seconds = 0.0
                 begun = perf_counter()
                 page = data(stream, after=version, upto=min(end, version + RECORDS_PER_PAGE))
                 fetched = perf_counter()
                 records = decode_page(stream, version, page)
                 decoded = perf_counter()
+                of_decoding = collector.seconds
                 state = fold.fold_records(state, records, stream, version)
                 folded = perf_counter()
                 read[i] += fetched - begun
-                decode[i] += decoded - fetched
-                folding[i] += folded - decoded
+                decode[i] += decoded - fetched - of_decoding
+                folding[i] += folded - decoded - (collector.seconds - of_decoding)
+                collecting[i] += collector.seconds
                 version += len(page)
                 size = sum(map(len, page))
                 event_bytes += size
                 gathering.add(len(page), size, folded - decoded)
                 records = []
                 if policy.due(gathering.progress()):
-                    outside = collector.seconds
                     cost = put_snapshot(store, stream, fold, state, version, gathering)
                     if cost is not None:
                         written.append(Written(version, cost[2], cost[0] + cost[1]))
-                    collector.seconds = outside  # what runs there is not in the figures
                 count(len(page))
-    return Timed(read, decode, folding, collector.seconds, event_bytes)
+    return Timed(read, decode, folding, collecting, event_bytes)
 
 
 def put_snapshot(
