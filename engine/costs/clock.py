@@ -28,9 +28,9 @@ def median_ms(work: Callable[[], object], repeats: int, *, at_most_s: float = 2.
     Fewer, but at least one, once *at_most_s* is spent. What *work* gave is let go before the next one.
     """
     found: list[float] = []
+    gc.collect()  # what earlier work left behind is not this one's
     begun = time.perf_counter()
     while len(found) < repeats and (not found or time.perf_counter() - begun < at_most_s):
-        gc.collect()  # what earlier work left behind is not this one's
         found.append(timed_ms(work)[0])
     return statistics.median(found), len(found)
 

@@ -82,6 +82,7 @@ def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms:
     default = CostBased(budget_ms)
     regular = every(min(SNAPSHOT_MOST, max(SNAPSHOT_LEAST, head // SNAPSHOTS)))
     written: list[Written] = []
+    gc.collect()
     times = [_once(store, stream, fold, ends, default, written, count)]
     drop_snapshots(store, stream, fold, after=0)
     times += [_once(store, stream, fold, ends, regular, [], count) for _ in range(walks - 1)]
@@ -153,7 +154,6 @@ def _once(
     state = begin(store.snapshots, fold)
     read, decode, folding, collecting = ([0.0] * len(ends) for _ in range(4))
     version = event_bytes = 0
-    gc.collect()
     with Collector() as collector:
         for i, end in enumerate(ends):
             while version < end:
