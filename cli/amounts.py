@@ -27,7 +27,7 @@ def size(count: float) -> str:
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if count >= factor:
             return f"{digits(count / factor)} {unit}"
-    return f"{digits(count)} B"
+    return f"{count:.0f} B"
 
 
 def rate(per_s: float) -> str:

@@ -31,7 +31,7 @@ def say_costs(costs: Costs) -> None:
         for note in costs.notes:
             _wrapped(note, width, "- ")
     _resume(costs, drawn, width)
-    _replay(costs, drawn)
+    _replay(costs, drawn, width)
     _kinds(costs, drawn)
     _steps(costs)
     _forks(costs)
@@ -59,21 +59,23 @@ def _resume(costs: Costs, drawn: bool, width: int) -> None:
         )
     if resume.snapshot is not None:
         one = resume.snapshot
-        say(
+        _wrapped(
             f"a snapshot after {one.events:,} events: {duration(one.encode_ms / 1000)} to encode,"
             f" {duration(one.write_ms / 1000)} to write (durable), {size(one.bytes)},"
             f" {percent(one.share_of_event_bytes)} of their bytes, {percent(one.share_of_fold_time)} of the time of"
-            " folding them"
+            " folding them",
+            width,
         )
     if resume.policy is not None and costs.walk.events_per_s is not None:
         policy = resume.policy
-        say(
-            f"the default policy, {policy.policy}: {policy.snapshots} snapshots,"
-            f" {percent(policy.share_of_event_bytes)} of event bytes, longest tail {policy.longest_tail:,} events"
+        _wrapped(
+            f"the default policy, {policy.policy}: {policy.snapshots} snapshots of {policy.events:,} events,"
+            f" {percent(policy.share_of_event_bytes)} of event bytes, longest tail {policy.longest_tail:,} events",
+            width,
         )
 
 
-def _replay(costs: Costs, drawn: bool) -> None:
+def _replay(costs: Costs, drawn: bool, width: int) -> None:
     walk = costs.walk
     say("\nREPLAY of all events, without a snapshot")
     if walk.events_per_s is None:
@@ -89,10 +91,11 @@ def _replay(costs: Costs, drawn: bool) -> None:
         each = [
             segment.decode_us + segment.fold_us for segment in costs.segments
         ]  # the collector is not the fold's
-        line = f"  {charts.sparkline(each)}" if drawn else ""
-        say(
-            f"along the stream, an event:{line}  {digits(each[0])} µs at first, {digits(each[-1])} µs at the end,"
-            f" {digits(max(each))} µs at most"
+        line = f" {charts.sparkline(each)}" if drawn else ""
+        _wrapped(
+            f"along the stream, an event:{line} {digits(each[0])} µs at first, {digits(each[-1])} µs at the end,"
+            f" {digits(max(each))} µs at most",
+            width,
         )
 
 

@@ -127,8 +127,9 @@ def stages() -> Iterator[Callable[[str, float], None]]:
         def show(what: str, share: float) -> None:
             nonlocal shown
             if what != shown[0] or share - shown[1] >= 0.01:  # seldom: it must not disturb what is measured
+                refresh = what != shown[0]
                 shown = (what, share)
-                progress.update(task, description=what, completed=share)
+                progress.update(task, description=what, completed=share, refresh=refresh)
 
         yield show
 

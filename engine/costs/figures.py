@@ -115,6 +115,8 @@ class PolicyCost(msgspec.Struct, frozen=True):
     """What the default policy does along the stream: folded once from its first event, with that policy."""
 
     policy: str
+    events: int
+    """Of the stream that were folded for this; the first ones, if it is very long."""
     snapshots: int
     bytes: int
     """Of snapshots and their chunks, thinned out later."""

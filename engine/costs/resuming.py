@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from tailfold.engine.backend.port import Durability
 from tailfold.engine.costs.clock import drop_from_cache, median_ms, timed_ms
 from tailfold.engine.costs.figures import PolicyCost, Resume, ResumePoint, SnapshotCost, Walk
-from tailfold.engine.costs.sampling import EVENTS_MOST, state_at
+from tailfold.engine.costs.sampling import EVENTS_MOST, pages, state_at
 from tailfold.engine.costs.scratch import Count, Scratch
 from tailfold.engine.costs.walking import EVENTS_LEAST, drop_snapshots, put_snapshot
 from tailfold.engine.fold import Fold
@@ -27,6 +27,7 @@ TAIL_LEAST = 1000
 REPEATS_LEAST, RESUMES_MOST_S = 15, 0.5
 """Resumes are quick, and a few of them tell little on a busy machine; of slow ones there are fewer."""
 COLD_REPEATS = 5
+SNAPSHOTS_TIMED = 5
 
 
 def resume_costs(
@@ -172,29 +173,30 @@ def _rounded(events: float) -> int:
 
 
 def _snapshot_cost(store: Store, stream: str, fold: Fold[Any], interval: int, walk: Walk) -> SnapshotCost | None:
-    """Write a snapshot, fold as many events as lie between two, and write the next: what that one costs."""
+    """Write snapshots *interval* apart up to the head: what one costs, the median of a few."""
     head = store.head(stream).version
     events = min(interval, head // 2)
-    start = head - events
+    number = min(SNAPSHOTS_TIMED, head // events - 1)
+    start = head - number * events
     drop_snapshots(store, stream, fold, after=start)
     put_snapshot(store, stream, fold, state_at(store, stream, fold, start), start, Gathering())
-    loaded = load(store.log, store.snapshots, stream, fold)
-    cost = put_snapshot(store, stream, fold, loaded.state, head, Gathering())
-    if cost is None:
-        return None
-    encode_s, write_s, size = cost
-    event_bytes = sum(size for size, _ in _sizes(store, stream, start, head))
+    costs = []
+    for version in range(start + events, head + 1, events):
+        state = state_at(store, stream, fold, version)
+        cost = put_snapshot(store, stream, fold, state, version, Gathering())
+        if cost is None:
+            return None
+        costs.append(cost)
+    encode_s, write_s, size = (statistics.median(part) for part in zip(*costs, strict=True))
+    event_bytes = sum(_sizes(store, stream, start, head)) / number
     fold_s = events * max(walk.fold_s / head, ASSUMED_EVENT_US / 1e6)
-    return SnapshotCost(events, encode_s * 1000, write_s * 1000, size, size / event_bytes, encode_s / fold_s)
+    return SnapshotCost(events, encode_s * 1000, write_s * 1000, round(size), size / event_bytes, encode_s / fold_s)
 
 
-def _sizes(store: Store, stream: str, after: int, upto: int) -> list[tuple[int, int]]:
-    found = []
-    while after < upto:
-        page = store.backend.data(stream, after=after, upto=min(upto, after + 1024))
-        found.append((sum(map(len, page)), len(page)))
-        after += len(page)
-    return found
+def _sizes(store: Store, stream: str, after: int, upto: int) -> Iterator[int]:
+    """Yield the record bytes of a stretch, page by page."""
+    for page in pages(store, stream, after, upto):
+        yield sum(map(len, page.data))
 
 
 def cold_ms(scratch: Scratch, stream: str, fold: Fold[Any], repeats: int) -> float:

@@ -27,6 +27,8 @@ EVENTS_IN_ALL = 2_000_000
 """Events that all walks together fold: long streams are walked less often."""
 WALKS_OF_SHORT = 25
 """A short stream is walked this often, for a median that holds still."""
+POLICY_EVENTS_MOST = 1_000_000
+"""The default policy is looked at on so many events: what it leaves without a snapshot stays in memory."""
 SNAPSHOTS, SNAPSHOT_LEAST, SNAPSHOT_MOST = 40, 8192, 65536
 """About so many snapshots along the stream, that many events apart."""
 
@@ -65,7 +67,7 @@ def walks_of(events: int, repeats: int) -> int:
     """Return how often a stream of *events* is walked."""
     if events < EVENTS_LEAST:
         return max(repeats, WALKS_OF_SHORT)
-    return max(2, min(repeats, EVENTS_IN_ALL // events))
+    return max(2 if events <= POLICY_EVENTS_MOST else 1, min(repeats, EVENTS_IN_ALL // events))
 
 
 def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms: float, count: Count) -> Walked:
@@ -83,10 +85,14 @@ def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms:
     regular = every(min(SNAPSHOT_MOST, max(SNAPSHOT_LEAST, head // SNAPSHOTS)))
     written: list[Written] = []
     gc.collect()
-    times = [_once(store, stream, fold, ends, default, written, count)]
+    seen = min(head, POLICY_EVENTS_MOST)
+    first = _once(store, stream, fold, segment_ends(seen), default, written, count)
+    policy = _policy_cost(default, written, seen, first.bytes)
     drop_snapshots(store, stream, fold, after=0)
-    times += [_once(store, stream, fold, ends, regular, [], count) for _ in range(walks - 1)]
-    event_bytes = times[0].bytes
+    times = [first] if seen == head else []
+    while len(times) < walks:
+        times.append(_once(store, stream, fold, ends, regular, [], count))
+    event_bytes = times[-1].bytes
     read, decode, folding, collecting = (
         _medians([part(walked) for walked in times])
         for part in (attrgetter("read"), attrgetter("decode"), attrgetter("fold"), attrgetter("collector"))
@@ -110,7 +116,6 @@ def walk(store: Store, stream: str, fold: Fold[Any], *, repeats: int, budget_ms:
         decode_events_per_s=head / sum(decode) if enough else None,
         fold_events_per_s=head / sum(folding) if enough else None,
     )
-    policy = _policy_cost(default, written, head, event_bytes)
     return Walked(found, segments if enough else [], walks, event_bytes, policy)
 
 
@@ -124,6 +129,7 @@ def _policy_cost(policy: Policy, written: list[Written], head: int, event_bytes:
     size = sum(one.bytes for one in written)
     return PolicyCost(
         policy=repr(policy),
+        events=head,
         snapshots=len(written),
         bytes=size,
         share_of_event_bytes=size / event_bytes,

@@ -216,6 +216,6 @@ def test_arguments_out_of_range_are_refused() -> None:
         measure(store, "t", talk)
     for wrong in ({"budget_ms": 0}, {"budget_ms": float("nan")}, {"repeats": 0}):
         with pytest.raises(BadArgument):
-            measure(store, "s", talk, **wrong)  # type: ignore[arg-type]
+            measure(store, "s", talk, **wrong)
     with pytest.raises(BadArgument), synthetic_session(0):
         pass
