@@ -10,6 +10,8 @@ from tailfold.cli.amounts import digits, duration, percent, rate, size
 from tailfold.engine.costs import Costs
 
 KINDS_DRAWN = 12
+POINTS_LEAST = 4
+"""Fewer points are no curve."""
 
 _STYLE = """
 :root{--bg:#fbfbfa;--card:#fff;--fg:#1b1d21;--soft:#5b616b;--rule:#e2e4e8;--c0:#2563c9;--c1:#d97a1f;--c2:#1a8f6b;
@@ -180,7 +182,7 @@ def _figures(costs: Costs) -> Iterator[str]:
         ),
     )
     context = costs.context
-    if context is not None and len(context.points) >= 2:
+    if context is not None and len(context.points) >= POINTS_LEAST:
         by_turn = all(point.turn for point in context.points)
         xs = [float(point.turn or 0) if by_turn else float(point.version) for point in context.points]
         yield _figure(

@@ -66,7 +66,7 @@ class KindCost(msgspec.Struct, frozen=True):
     """How many of them were timed, one by one; the others were not."""
     decode_us: float | None
     handler_us: float | None
-    """None if the fold has no handler for what they become."""
+    """The mean, without the slowest hundredth. None if the fold has no handler for what they become."""
     share: float | None
     """Share of the time of decoding and handling all events."""
 

@@ -120,7 +120,7 @@ def recommend(
     rate = f", and each event of the tail adds {event_us:.2g} µs" if event_us else ""
     if fixed > budget_ms:
         return None, (
-            f"A resume takes {fixed:.3g} ms before it folds anything, more than the budget of {budget_ms:g} ms: no"
+            f"A resume takes {_said(fixed)} before it folds anything, more than the budget of {budget_ms:g} ms: no"
             " interval meets it. Let what grows in the state be a Series or a Table, or give it more time."
         )
     if whole.resume_ms <= budget_ms:
@@ -130,7 +130,7 @@ def recommend(
             least = _rounded((budget_ms - fixed) * 1000 / event_us)
             later = f" At {event_us:.2g} µs an event that is so up to about {least:,} events."
         return None, (
-            f"All {whole.tail:,} events fold in {whole.resume_ms:.3g} ms, within the budget of {budget_ms:g} ms: no"
+            f"All {whole.tail:,} events fold in {_said(whole.resume_ms)}, within the budget of {budget_ms:g} ms: no"
             f" snapshot is needed.{later}"
         )
     fits = longest_within(curve, budget_ms)
@@ -138,7 +138,7 @@ def recommend(
         fits = float(curve[-1].tail)
     interval = max(1, _rounded(fits))
     return interval, (
-        f"With nothing to fold a resume takes {fixed:.3g} ms{rate}; on the measured curve the budget of"
+        f"With nothing to fold a resume takes {_said(fixed)}{rate}; on the measured curve the budget of"
         f" {budget_ms:g} ms is reached at a tail of about {interval:,} events, so a snapshot every {interval:,}"
         " events keeps each resume within it."
     )
@@ -163,6 +163,11 @@ def longest_within(curve: Sequence[ResumePoint], budget_ms: float) -> float | No
             return before.tail + max(0.0, part) * (point.tail - before.tail)
         before = point
     return None
+
+
+def _said(ms: float) -> str:
+    """Return a time with the digits that it is worth."""
+    return f"{ms:.3g} ms" if ms >= 1 else f"{ms * 1000:.2g} µs" if ms < 0.1 else f"{ms * 1000:.0f} µs"
 
 
 def _rounded(events: float) -> int:
