@@ -343,7 +343,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _conditions(costs: Costs) -> str:
     how, memory = costs.conditions, costs.memory
     peak = (
-        f" The measuring process took {size(memory.process_peak_bytes)} at its peak."
+        f" The measuring process had {size(memory.process_peak_bytes)} at its peak, mapped pages of the store"
+        " included."
         if memory.process_peak_bytes is not None
         else ""
     )

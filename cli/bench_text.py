@@ -189,7 +189,7 @@ def _memory(costs: Costs) -> None:
     say(f"a resumed state keeps {size(memory.resume_bytes)} (at most {size(memory.resume_peak_bytes)} on the way)")
     say(f"{memory.folded_events:,} events folded without a snapshot keep {size(memory.folded_bytes)}")
     if memory.process_peak_bytes is not None:
-        say(f"peak of this process, measuring included: {size(memory.process_peak_bytes)}")
+        say(f"peak of this process, measuring and mapped pages included: {size(memory.process_peak_bytes)}")
 
 
 def _bar_head(drawn: bool) -> Iterator[str]:

@@ -56,8 +56,14 @@ def request_of(given: str) -> Callable[[Any], Any]:
         raise BadArgument(
             f"--request {given} is of type {type(found).__name__}, not an Agent or a function of the state"
         )
-    made: Callable[[Any], Any] = found
-    return made
+
+    def request(state: Any) -> Any:
+        try:
+            return found(state)
+        except Exception as error:
+            raise BadArgument(f"--request {given} raised {type(error).__name__}: {error}") from error
+
+    return request
 
 
 def upcasters_of(given: str | None) -> Upcasters:

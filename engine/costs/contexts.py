@@ -94,4 +94,7 @@ def total_s(points: Sequence[ContextPoint]) -> float | None:
 
 def _encode(request: Any) -> bytes:
     """Encode a request as it is hashed and sent: JSON with sorted keys; what has no JSON counts by its text."""
-    return msgspec.json.encode(request, order="sorted", enc_hook=str)
+    try:
+        return msgspec.json.encode(request, order="sorted", enc_hook=str)
+    except (TypeError, ValueError, RecursionError):
+        return repr(request).encode(errors="replace")

@@ -206,7 +206,7 @@ class Memory(msgspec.Struct, frozen=True):
     folded_bytes: int
     """Kept by a state folded without snapshots."""
     process_peak_bytes: int | None
-    """Resident memory of this process at its highest, measuring included."""
+    """Resident memory of this process at its highest: measuring included, and pages of the store that were read."""
 
 
 class Costs(msgspec.Struct, frozen=True):

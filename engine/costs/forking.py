@@ -17,13 +17,14 @@ REPEATS_LEAST = 11
 def fork_costs(store: Store, stream: str, fold: Fold[Any], repeats: int) -> list[ForkCost]:
     """Fork *stream* at its tenth, its half and its head, and load each fork once."""
     head = store.head(stream).version
+    prefix = "branch" if stream.startswith("fork") else "fork"  # nothing else is in the store
     found = []
     for at in sorted({max(1, head // 10), max(1, head // 2), head}):
         before = _table_bytes(store)
         times, loads, tails = [], [], []
         number = max(repeats, REPEATS_LEAST)
         for i in range(number):
-            name = f"fork-{at}-{i}"  # given, as looking for a free one takes longer each time
+            name = f"{prefix}-{at}-{i}"  # given, as looking for a free one takes longer each time
             fork_ms, child = timed_ms(lambda at=at, name=name: store.fork(stream, at=at, name=name))  # type: ignore[misc]
             folded = store.counters.events_folded
             load_ms, _ = timed_ms(lambda name=child.stream: load(store.log, store.snapshots, name, fold))  # type: ignore[misc]

@@ -20,8 +20,8 @@ from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
 from tailfold.snapshots.limits import ASSUMED_EVENT_US
 
-TIMES_BUDGET = 3
-"""The curve goes on until a resume takes about this many budgets…"""
+TIMES_BUDGET, TIMES_BUDGET_LEAST = 3.0, 1.5
+"""The curve goes on until a resume takes about so many budgets, at least the second…"""
 TAIL_LEAST = 1000
 """…but at least to here, if the stream is as long."""
 REPEATS_LEAST, RESUMES_MOST_S = 15, 0.5
@@ -52,22 +52,34 @@ def resume_costs(
 
     event_us = walk.total_s / head * 1e6
     unusable = store.snapshots.facts(fold).unusable
-    tails = tails_of(head, event_us, budget_ms)
+    longest = tail_estimate(head, event_us, budget_ms)
     curve: list[ResumePoint] = []
     whole = ResumePoint(head, walk.total_s * 1000, 1)
     if head <= EVENTS_MOST:
         drop_snapshots(store, stream, fold, after=0)
         whole = ResumePoint(head, *median_ms(resumed, max(repeats, REPEATS_LEAST), at_most_s=RESUMES_MOST_S))
-    drop_snapshots(store, stream, fold, after=head - tails[0])
-    for tail in tails:
+
+    def measured(tail: int) -> ResumePoint | None:
+        drop_snapshots(store, stream, fold, after=head - tail)
         state = state_at(store, stream, fold, head - tail)
-        put = None if unusable else put_snapshot(store, stream, fold, state, head - tail, Gathering())
+        if put_snapshot(store, stream, fold, state, head - tail, Gathering()) is None:
+            return None
         del state
-        if put is None:
-            unusable = unusable or "its state cannot be encoded"
-            break
-        curve.append(ResumePoint(tail, *median_ms(resumed, max(repeats, REPEATS_LEAST), at_most_s=RESUMES_MOST_S)))
+        return ResumePoint(tail, *median_ms(resumed, max(repeats, REPEATS_LEAST), at_most_s=RESUMES_MOST_S))
+
+    furthest = None if unusable else measured(longest)
+    while furthest is not None and furthest.resume_ms < TIMES_BUDGET_LEAST * budget_ms and longest < head - 1:
+        more = TIMES_BUDGET * budget_ms / furthest.resume_ms
+        longest = min(head - 1, round(longest * min(10.0, max(2.0, more))))
+        furthest = measured(longest)
         count(1)
+    for tail in tails_of(head, longest) if furthest is not None else ():
+        point = furthest if furthest is not None and tail == furthest.tail else measured(tail)
+        if point is not None:
+            curve.append(point)
+        count(1)
+    if not curve:
+        unusable = unusable or "its state cannot be encoded"
     curve.reverse()
     if unusable:
         reason = f"this fold can have no snapshots ({unusable}): each resume folds all {head:,} events."
@@ -91,9 +103,13 @@ def resume_costs(
     )
 
 
-def tails_of(head: int, event_us: float, budget_ms: float) -> list[int]:
-    """Return the tails to measure, longest first: 1, 2, 5, 10, … and 0."""
-    longest = min(head - 1, max(TAIL_LEAST, round(TIMES_BUDGET * budget_ms * 1000 / max(event_us, 0.01))))
+def tail_estimate(head: int, event_us: float, budget_ms: float) -> int:
+    """Return a tail with which a resume should take longer than the budget; the whole stream if that is shorter."""
+    return min(head - 1, max(TAIL_LEAST, round(TIMES_BUDGET * budget_ms * 1000 / max(event_us, 0.01))))
+
+
+def tails_of(head: int, longest: int) -> list[int]:
+    """Return the tails to measure, *longest* first: …, 10, 5, 2, 1 and 0."""
     if head < EVENTS_LEAST:  # what lies between them is noise
         return sorted({0, head - 1}, reverse=True)
     found = [0]
@@ -101,7 +117,8 @@ def tails_of(head: int, event_us: float, budget_ms: float) -> list[int]:
     while step <= longest:
         found += [step * digit for digit in (1, 2, 5) if step * digit <= longest]
         step *= 10
-    if longest > found[-1] * 1.2:
+    if longest > found[-1]:
+        found = [tail for tail in found if tail < 0.8 * longest]
         found.append(longest)
     if longest >= TAIL_LEAST:  # the first few events are far below what can be told apart
         found = [tail for tail in found if tail == 0 or tail >= 10]
@@ -134,9 +151,15 @@ def recommend(
             f" snapshot is needed.{later}"
         )
     fits = longest_within(curve, budget_ms)
-    if fits is None:  # the curve ends below the budget, the whole stream is above it
-        fits = float(curve[-1].tail)
-    interval = max(1, _rounded(fits))
+    if fits is None:  # the curve ends below the budget, and the whole stream, without a snapshot, above it
+        last = curve[-1]
+        interval = _rounded(last.tail)
+        return interval, (
+            f"With nothing to fold a resume takes {_said(fixed)}{rate}; the longest tail that was measured,"
+            f" {last.tail:,} events, takes {_said(last.resume_ms)}, so a snapshot every {interval:,} events keeps"
+            f" each resume within the budget of {budget_ms:g} ms."
+        )
+    interval = _rounded(fits)
     return interval, (
         f"With nothing to fold a resume takes {_said(fixed)}{rate}; on the measured curve the budget of"
         f" {budget_ms:g} ms is reached at a tail of about {interval:,} events, so a snapshot every {interval:,}"

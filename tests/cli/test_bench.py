@@ -145,6 +145,17 @@ def test_a_fold_and_events_of_ones_own_are_measured(store: Path) -> None:
     assert costs["context"]["turns"] is None
 
 
+def test_a_request_that_raises_is_named(store: Path) -> None:
+    options = ("--fold", "tests.shop:till", "--events", "tests.shop:upcasters", "--repeat", "1")
+    done = tailfold(store, "bench", "till <1>", *options, "--request", "tests.cli.test_bench:refuses")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "refuses raised KeyError" in done.stderr
+
+
+def refuses(state: Any) -> None:
+    raise KeyError("no")
+
+
 def asked(state: Any) -> list[str]:
     """Stand in for what a user's agent makes of its state."""
     return [f"{state.cents} cents", *state.notes]
