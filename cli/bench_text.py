@@ -69,7 +69,7 @@ def _resume(costs: Costs, drawn: bool, width: int) -> None:
     if resume.policy is not None and costs.walk.events_per_s is not None:
         policy = resume.policy
         _wrapped(
-            f"the default policy, {policy.policy}: {policy.snapshots} snapshots of {policy.events:,} events,"
+            f"the default policy, {policy.policy}: {_snapshots(policy.snapshots)} in {policy.events:,} events,"
             f" {percent(policy.share_of_event_bytes)} of event bytes, longest tail {policy.longest_tail:,} events",
             width,
         )
@@ -190,6 +190,10 @@ def _memory(costs: Costs) -> None:
     say(f"{memory.folded_events:,} events folded without a snapshot keep {size(memory.folded_bytes)}")
     if memory.process_peak_bytes is not None:
         say(f"peak of this process, measuring and mapped pages included: {size(memory.process_peak_bytes)}")
+
+
+def _snapshots(number: int) -> str:
+    return f"{number:,} snapshot{'s' * (number != 1)}"
 
 
 def _bar_head(drawn: bool) -> Iterator[str]:

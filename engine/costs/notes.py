@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from tailfold.engine.costs.contexts import TURNS_LEAST
-from tailfold.engine.costs.figures import Context, Costs, PolicyCost
+from tailfold.engine.costs.figures import Context, Costs, PolicyCost, Segment
 from tailfold.engine.costs.walking import EVENTS_LEAST
 from tailfold.snapshots.limits import SHARE_OF_EVENT_BYTES, SHARE_OF_TIME
 
 COLLECTOR_SHARE_SHOWN = 0.10
 LATE = 2.0
 """Resumes that take more than so many budgets are remarked on."""
-GROWING = 1.5
-"""An event of the last quarter of a stream against the first: above this it gets dearer with the state."""
+GROWING, GROWING_LEAST_US = 1.5, 0.2
+"""The last quarter of a stream against the first, and by how much at least: less may be chance."""
 
 
 def notes_on(costs: Costs) -> list[str]:
@@ -25,11 +28,12 @@ def notes_on(costs: Costs) -> list[str]:
         )
     if costs.context is not None:
         found += _on_requests(costs.context)
-    slower = slower_by(costs)
-    if slower is not None and slower > GROWING:
+    grown = growing(costs.segments)
+    if grown is not None:
         found.append(
-            f"Folding an event takes {slower:.1f} times as long in the last quarter of the stream as in the first,"
-            " garbage collection apart: some handler does work that grows with the state."
+            f"Folding an event takes {grown[0]:.2g} µs in the first quarter of the stream and {grown[1]:.2g} µs"
+            " in the last, rising all the way, garbage collection apart: some handler seems to do work that grows with the"
+            " state."
         )
     if any(kind.decode_us is None for kind in costs.kinds):
         found.append("Decoding single kinds was left out: steps with a context need the events in their order.")
@@ -77,12 +81,14 @@ def _on_policy(costs: Costs, policy: PolicyCost) -> list[str]:
     ]
 
 
-def slower_by(costs: Costs) -> float | None:
-    """Return the fold time of an event in the last quarter of the stream against the first; None if too short."""
-    if len(costs.segments) < 8:
+def growing(segments: Sequence[Segment]) -> tuple[float, float] | None:
+    """Return the fold time of an event (µs) in the first and the last quarter, if it rises clearly all the way."""
+    if len(segments) < 8:
         return None
-    quarter = len(costs.segments) // 4
-    first, last = costs.segments[:quarter], costs.segments[-quarter:]
-    before = sum(s.fold_us * s.events for s in first) / sum(s.events for s in first)
-    after = sum(s.fold_us * s.events for s in last) / sum(s.events for s in last)
-    return after / before if before > 0 else None
+    edges = [len(segments) * i // 4 for i in range(5)]
+    quarters = [segments[first:last] for first, last in pairwise(edges)]
+    each = [sum(s.fold_us * s.events for s in quarter) / sum(s.events for s in quarter) for quarter in quarters]
+    rises = all(before < after for before, after in pairwise(each))
+    if not rises or each[3] < GROWING * each[0] or each[3] - each[0] < GROWING_LEAST_US:
+        return None
+    return each[0], each[3]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tailfold.engine.costs.contexts import growth, total_s, versions_of
-from tailfold.engine.costs.figures import ContextPoint, ResumePoint
+from tailfold.engine.costs.figures import ContextPoint, ResumePoint, Segment
+from tailfold.engine.costs.notes import growing
 from tailfold.engine.costs.resuming import longest_within, recommend, tail_estimate, tails_of
 from tailfold.engine.costs.sampling import places
 from tailfold.engine.costs.walking import POLICY_EVENTS_MOST, segment_ends, walks_of
@@ -91,3 +92,14 @@ def test_growth_is_2_when_a_request_costs_twice_as_much_for_twice_the_conversati
 def test_the_requests_of_all_turns_add_up_along_the_points() -> None:
     assert total_s([point(100, 10.0, 10), point(200, 20.0, 20)]) == pytest.approx((10 * 5 + 10 * 15) / 1000)
     assert total_s([point(100, 10.0)]) is None
+
+
+def segments(*fold_us: float) -> list[Segment]:
+    return [Segment((i + 1) * 1000, 1000, 0.5, us, 0.0) for i, us in enumerate(fold_us)]
+
+
+def test_only_a_clear_and_steady_rise_along_the_stream_is_remarked_on() -> None:
+    assert growing(segments(*(float(i) for i in range(1, 13)))) == pytest.approx((2.0, 11.0))
+    assert growing(segments(*[0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.11, 0.12])) is None, "too little to tell"
+    assert growing(segments(1, 1, 5, 5, 1, 1, 3, 3)) is None, "not steady"
+    assert growing(segments(1, 2, 3, 4)) is None, "too short"
