@@ -301,7 +301,8 @@ def _resume_tables(costs: Costs) -> Iterator[str]:
     if resume.policy is not None and costs.walk.events_per_s is not None:
         policy = resume.policy
         yield (
-            f"<p>The default policy, {_t(policy.policy)}, writes {policy.snapshots:,} snapshot{'s' * (policy.snapshots != 1)} along"
+            f"<p>The default policy, {_t(policy.policy)}, writes {policy.snapshots:,}"
+            f" snapshot{'s' * (policy.snapshots != 1)} along"
             f" {policy.events:,} events"
             f" ({percent(policy.share_of_event_bytes)} of the event bytes); the longest tail is"
             f" {policy.longest_tail:,} events.</p>"

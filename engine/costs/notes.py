@@ -32,8 +32,8 @@ def notes_on(costs: Costs) -> list[str]:
     if grown is not None:
         found.append(
             f"Folding an event takes {grown[0]:.2g} µs in the first quarter of the stream and {grown[1]:.2g} µs"
-            " in the last, rising all the way, garbage collection apart: some handler seems to do work that grows with the"
-            " state."
+            " in the last, rising all the way, garbage collection apart: some handler seems to do work that grows"
+            " with the state."
         )
     if any(kind.decode_us is None for kind in costs.kinds):
         found.append("Decoding single kinds was left out: steps with a context need the events in their order.")
