@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.status import Status
 from rich.text import Text
 from tailfold.engine.exporting import time_text as time_text
@@ -53,9 +61,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         say_line("  ".join([*cells, row[-1]]).rstrip())
 
 
+def width_of_terminal() -> int:
+    """Return the columns of the terminal that standard output is; 100 in a pipe."""
+    return Console().width if sys.stdout.isatty() else 100
+
+
 def say_line(text: str) -> None:
     """Print one line of data: cut to the width of a terminal, whole in a pipe."""
-    width = Console().width if sys.stdout.isatty() else len(text)
+    width = width_of_terminal() if sys.stdout.isatty() else len(text)
     say(text if len(text) <= width else text[: width - 1] + "…")
 
 
@@ -98,6 +111,27 @@ def counting(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar like `progress_bar`; give the function that moves it on by a number of steps."""
     with progress_bar(text, total) as bar:
         yield (lambda done: bar.advance(bar.task_ids[0], done)) if bar else lambda done: None
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, float], None]]:
+    """Show a bar on stderr, only on a terminal; give what moves it: what is being done, and its share (0 to 1)."""
+    if not sys.stderr.isatty():
+        yield lambda what, share: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=1.0)
+        shown = ("", -1.0)
+
+        def show(what: str, share: float) -> None:
+            nonlocal shown
+            if what != shown[0] or share - shown[1] >= 0.01:  # seldom: it must not disturb what is measured
+                refresh = what != shown[0]
+                shown = (what, share)
+                progress.update(task, description=what, completed=share, refresh=refresh)
+
+        yield show
 
 
 _STEERING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.commands import follow, forks, journal, migrate, runs, schema, snapshots
+from tailfold.cli.commands import bench, follow, forks, journal, migrate, runs, schema, snapshots
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -46,6 +46,7 @@ app.command("export")(journal.export)
 app.command("import")(journal.import_run)
 app.command("seal")(store_commands.seal)
 app.command("stats")(store_commands.stats)
+app.command("bench")(bench.bench)
 app.command("migrate")(migrate.migrate)
 app.command("fork")(forks.fork)
 app.command("rewind")(forks.rewind)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.loop import Agent
 from tailfold.engine.errors import BadArgument, BadSteps, EngineError
 from tailfold.engine.events import Event, check_event_type
+from tailfold.engine.fold import Fold
 from tailfold.engine.schema_files import chain_of
 from tailfold.upcasters import StepsError, Upcasters
 
@@ -24,6 +26,44 @@ EventsOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+FoldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--fold",
+        metavar="MODULE:ATTR",
+        help="A Fold of your own program. Default: the shipped agent's, for its own runs.",
+        show_default=False,
+    ),
+]
+
+
+def fold_of(given: str) -> Fold[Any]:
+    """Return the fold that the option names; raise `BadArgument` if it is none."""
+    found = imported("--fold", given)
+    if not isinstance(found, Fold):
+        raise BadArgument(f"--fold {given} is of type {type(found).__name__}, not a tailfold.engine.Fold")
+    return found
+
+
+def request_of(given: str) -> Callable[[Any], Any]:
+    """Return what makes a request from a state: a function, or an Agent's; raise `BadArgument`."""
+    found = imported("--request", given)
+    if isinstance(found, Agent):
+        return found.request
+    if not callable(found) or isinstance(found, type):
+        raise BadArgument(
+            f"--request {given} is of type {type(found).__name__}, not an Agent or a function of the state"
+        )
+
+    def request(state: Any) -> Any:
+        try:
+            return found(state)
+        except Exception as error:
+            raise BadArgument(f"--request {given} raised {type(error).__name__}: {error}") from error
+
+    return request
 
 
 def upcasters_of(given: str | None) -> Upcasters:

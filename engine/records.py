@@ -110,6 +110,11 @@ class Codec:
 
     # -- kinds -----------------------------------------------------------------------------------------
 
+    @property
+    def known_events(self) -> tuple[type[Event], ...]:
+        """The event classes that were made known."""
+        return tuple(self._types.values())
+
     def register(self, types: Iterable[type[Event]]) -> None:
         """Make the code's events known. Registering a class again is free.
 

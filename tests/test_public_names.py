@@ -13,6 +13,7 @@ MODULES = (
     "tailfold.engine.records",
     "tailfold.engine.agent.models",
     "tailfold.engine.agents.comparetiers",
+    "tailfold.engine.costs",
     "tailfold.snapshots",
     "tailfold.upcasters",
 )
