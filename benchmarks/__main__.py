@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, fold, follow, fork, resume, upcast
+from benchmarks import append, compare, fold, follow, fork, resume, upcast
 from benchmarks import list as listing
 
 BENCHMARKS = {
@@ -18,6 +18,7 @@ BENCHMARKS = {
     "follow": follow,
     "fork": fork,
     "list": listing,
+    "peers": compare,
     "resume": resume,
     "upcast": upcast,
 }
