@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sqlite3
 import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, compare, fold, follow, fork, resume, upcast
+from benchmarks import append, compare, fold, follow, fork, resume, sessions, suite, upcast
 from benchmarks import list as listing
+from benchmarks.peers.catalogue import CATALOGUE
 
 BENCHMARKS = {
     "append": append,
@@ -20,13 +22,18 @@ BENCHMARKS = {
     "list": listing,
     "peers": compare,
     "resume": resume,
+    "sessions": sessions,
     "upcast": upcast,
+    "all": suite,
 }
 
 
+PACKAGES = ("tailfold", "lmdb", "msgspec", *(package for entry in CATALOGUE.values() for package in entry.packages))
+
+
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("tailfold", "lmdb", "msgspec", "eventsourcing"):
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "platform": platform.platform()}
+    for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -46,6 +53,8 @@ def main() -> int:
     result = {"benchmark": arguments.name, "versions": versions(), **result}
     if arguments.json:
         print(json.dumps(result))
+    elif arguments.name == "all":
+        suite.show(result)
     else:
         show(result)
     return 0

@@ -86,7 +86,7 @@ TOOLS = ("read_file", "search", "run_tests", "list_folder", "get_plans")
 
 @lru_cache(maxsize=2)
 def _corpus(seed: int) -> str:
-    """Return lines of prose with numbers in them, as outputs have hashes, times and sizes: those do not compress."""
+    """Return lines of prose with numbers in them, as outputs have hashes and times: those do not compress."""
     chance = random.Random(f"corpus {seed}")
     lines = []
     for text in texts(CORPUS_TEXTS, 1400, seed):

@@ -27,7 +27,7 @@ _waiting: defaultdict[str, queue.SimpleQueue[bool]] = defaultdict(queue.SimpleQu
 _states: dict[str, State] = {}
 
 
-@DBOS.step()
+@DBOS.step()  # type: ignore[untyped-decorator]
 def next_event() -> dict[str, Any] | None:
     workflow_id = DBOS.workflow_id
     assert workflow_id is not None
@@ -35,7 +35,7 @@ def next_event() -> dict[str, Any] | None:
     return _inbox[workflow_id].get()
 
 
-@DBOS.workflow()
+@DBOS.workflow()  # type: ignore[untyped-decorator]
 def session_flow() -> int:
     workflow_id = DBOS.workflow_id
     assert workflow_id is not None

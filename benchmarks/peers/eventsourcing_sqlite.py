@@ -1,7 +1,7 @@
 """The eventsourcing package on SQLite, used as its documentation shows: an aggregate with @event methods.
 
-Snapshots are automatic, at an interval that the application names. Imported only where the package is installed (the
-extra `bench`).
+Snapshots are automatic, at an interval that the application names. Imported only where the package is installed
+(the extra `bench`).
 """
 
 from __future__ import annotations

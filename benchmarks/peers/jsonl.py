@@ -1,4 +1,4 @@
-"""A JSONL file for each session, as in the first seed: write, fsync, then act; the state is folded from the file."""
+"""A JSONL file for each session, as in the first seed: write, fsync, then act; state is a fold of the file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """LangGraph's SQLite checkpointer under a graph that loops over one node: a step of the agent is a superstep.
 
-Two peers: messages in an ordinary reducer channel, whose whole value is in every checkpoint, and in a delta channel
-(beta), which keeps the writes and a snapshot now and then. ``durability="sync"``: a checkpoint is written before the
-next step begins, as ours is; the default of the library is ``async``.
+Two peers: messages in an ordinary reducer channel, whose whole value is in every checkpoint, and in a delta
+channel (beta), which keeps the writes and a snapshot now and then. ``durability="sync"``: a checkpoint is written
+before the next step begins, as ours is; the default of the library is ``async``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import operator
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -69,7 +69,7 @@ class LangGraphFull(Peer):
         self._begun = []
         self.graph.invoke({"messages": []}, self._config(session, len(items) + 10), durability="sync")
         times = [*self._begun, time.perf_counter()]
-        return [after - before for before, after in zip(times, times[1:], strict=False)]
+        return [after - before for before, after in pairwise(times)]
 
     def append_bulk(self, session: str, items: Iterable[Item]) -> None:
         rest = iter(items)

@@ -1,6 +1,7 @@
 """Plain SQLite as in the second seed: one table of events, threads as branches, every context a query over the log.
 
-Two peers: synchronous=FULL, where an append is durable on return, and NORMAL, where a power cut may take the newest.
+Two peers: synchronous=FULL, where an append is durable on return, and NORMAL, where a power cut may take the
+newest.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Peer(Protocol):
     name: str
     durability: str
     """What is durable when an append returns, in the peer's own terms."""
-    resumes_once = False
+    resumes_once: bool = False
     """Whether a process can take a session up only once, so that a resume cannot be repeated for a median."""
 
     def __init__(self, folder: Path) -> None:
@@ -86,7 +86,7 @@ class Peer(Protocol):
     def sessions(self) -> int:
         """List all sessions with name and length (or status); return how many there were."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+    def close(self) -> None:
         """Let go of files and connections."""
 
 
