@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, compare, fold, follow, fork, resume, sessions, suite, upcast
+from benchmarks import append, compare, fold, follow, fork, guard, resume, sessions, suite, upcast
 from benchmarks import list as listing
 from benchmarks.peers.catalogue import CATALOGUE
 
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "sessions": sessions,
     "upcast": upcast,
     "all": suite,
+    "guard": guard,
 }
 
 
@@ -57,6 +58,9 @@ def main() -> int:
         suite.show(result)
     else:
         show(result)
+    if result.get("too_many"):
+        print("more work than the baseline: make it less, or guard --update with a reason", file=sys.stderr)
+        return 1
     return 0
 
 

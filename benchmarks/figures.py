@@ -267,7 +267,7 @@ def _figure(label: str, unit: str, values: dict[str, float | str], *, less: bool
 
 def _each_session(listed: dict[str, Any]) -> float | str:
     if "ms" in listed:
-        return float(listed["ms"]) * 1000 / max(1, listed["sessions"])
+        return float(listed["ms"] * 1000 / max(1, listed["sessions"]))
     return f"not offered: {listed['not_offered']}" if "not_offered" in listed else "not measured"
 
 
@@ -280,12 +280,15 @@ def _absent(peer: dict[str, Any]) -> str:
 def _value(found: dict[str, Any], path: tuple[str, ...]) -> float | str:
     value: Any = found
     for key in path:
-        if "not_offered" in value:
+        if isinstance(value, dict) and "not_offered" in value:
             return f"not offered: {value['not_offered']}"
         if key not in value:
             return _absent(found)
         value = value[key]
-    return f"not offered: {value['not_offered']}" if isinstance(value, dict) else float(value)
+    if isinstance(value, dict):
+        return f"not offered: {value['not_offered']}"
+    number: float = float(value)
+    return number
 
 
 def _at(peer: dict[str, Any], events: int, path: tuple[str, ...]) -> float | str:
