@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, compare, fold, follow, fork, guard, resume, sessions, suite, upcast
+from benchmarks import append, compare, fold, follow, fork, guard, report, resume, sessions, suite, upcast
 from benchmarks import list as listing
 from benchmarks.peers.catalogue import CATALOGUE
 
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "upcast": upcast,
     "all": suite,
     "guard": guard,
+    "report": report,
 }
 
 

@@ -61,7 +61,9 @@ def _fork(part: dict[str, Any] | None) -> list[Judged]:
     if part is None:
         return [Judged(what, bar, "", UNKNOWN)]
     times = part["fork_and_first_load_times_smallest"]
-    return [Judged(what, bar, f"{times:.2f}x", _verdict(times <= 1.5), _sized(part["fork"][-1]["events"]))]
+    first, last = part["fork"][0], part["fork"][-1]
+    both = " against ".join(f"{row['fork_ms']:.2f} + {row['first_load_ms']:.2f} ms" for row in (last, first))
+    return [Judged(what, bar, f"{times:.2f}x ({both})", _verdict(times <= 1.5), _sized(last["events"]))]
 
 
 def _fold(part: dict[str, Any] | None) -> list[Judged]:

@@ -245,14 +245,14 @@ def peer_figures(part: dict[str, Any]) -> list[Figure]:
 
 
 POINTS: list[tuple[str, str, tuple[str, ...], bool]] = [
-    ("bulk append up to there,", "events/s", ("bulk_events_per_s",), False),
+    ("bulk append", "events/s", ("bulk_events_per_s",), False),
     ("resume", "ms", ("resume_ms",), True),
-    ("resume, first of its process,", "ms", ("resume_first_ms",), True),
+    ("first resume of a process", "ms", ("resume_first_ms",), True),
     ("memory of a fresh process that resumes", "MB", ("rss_mb",), True),
     ("full rebuild", "ms", ("rebuild", "ms"), True),
     ("fork", "ms", ("fork", "fork_ms"), True),
     ("first load of the fork", "ms", ("fork", "first_load_ms"), True),
-    ("disk bytes, in bulk,", "bytes", ("disk_bytes",), True),
+    ("disk bytes of a bulk append", "bytes", ("disk_bytes",), True),
 ]
 
 
