@@ -158,7 +158,7 @@ def _come(peer_type: type[Peer], arguments: argparse.Namespace, size: int) -> di
         "resume_first_ms": times[0] * 1000,
         "rss_mb": peak_mb,
         "rss_of_imports_mb": imports_mb,
-        "state": _digest(found),
+        "state": digest(found),
     }
     result["rebuild"] = _timed(lambda: peer.rebuild(SESSION), found)
     begun = time.perf_counter()
@@ -187,7 +187,7 @@ def _timed(work: Callable[[], Resumed], wanted: Resumed) -> dict[str, Any]:
     return {"ms": seconds * 1000}
 
 
-def _digest(found: Resumed) -> str:
+def digest(found: Resumed) -> str:
     text = f"{found.events} {found.characters} {list(found.context)}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

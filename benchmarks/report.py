@@ -188,9 +188,8 @@ def _standing(part: dict[str, Any]) -> list[str]:
     out = ["Where a peer is better than tailfold:", ""]
     lost = []
     for figure in peer_figures(part):
-        won = sorted((times, name) for name, times in figure.times_peer().items() if times < 1)
-        if won:
-            lost.append(f"- {figure.name[7:]}: " + ", ".join(f"{name} ({1 / times:.1f}x)" for times, name in won))
+        if won := figure.won_by():
+            lost.append(f"- {figure.name[7:]}: " + ", ".join(f"{name} ({times:.3g}x)" for name, times in won))
     out += lost or ["- nowhere in this run"]
     reasons = {
         f"- {name}, {figure.name[7:].split(' at ')[0].rstrip(',')}: {value.removeprefix('not offered: ')}"

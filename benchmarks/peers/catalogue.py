@@ -45,6 +45,7 @@ CATALOGUE = {
     entry.name: entry
     for entry in (
         Entry("tailfold", "tailfold_store", "Tailfold"),
+        Entry("tailfold_every", "tailfold_store", "TailfoldEvery"),
         Entry("eventsourcing", "eventsourcing_sqlite", "EventSourcing", ("eventsourcing",)),
         Entry("langgraph", "langgraph_sqlite", "LangGraphFull", LANGGRAPH),
         Entry("langgraph_delta", "langgraph_sqlite", "LangGraphDelta", LANGGRAPH),

@@ -1,4 +1,4 @@
-"""tailfold itself, through the same protocol as its peers: a live handle, the default snapshot policy."""
+"""tailfold itself, through the same protocol as its peers: a live handle, by the default policy or another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from tailfold.engine import Event, Fold, Store
-from tailfold.snapshots import Series, never
+from tailfold.snapshots import Policy, Series, every, never
 
 from benchmarks.peers.protocol import CONTEXT, Peer, Resumed
 from benchmarks.workload import Item
@@ -51,10 +51,12 @@ def event(item: Item) -> Stepped:
 class Tailfold(Peer):
     name = "tailfold"
     durability = "durable: LMDB commit, two flushes"
+    policy: Policy | None = None
+    """When snapshots are written; None is the default."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "store"
-        self.store = Store.open(self.path)
+        self.store = Store.open(self.path, snapshots=self.policy)
 
     def append_each(self, session: str, items: Sequence[Item]) -> list[float]:
         live = self.store.live(session, held)
@@ -90,6 +92,12 @@ class Tailfold(Peer):
 
     def close(self) -> None:
         self.store.close()
+
+
+class TailfoldEvery(Tailfold):
+    name = "tailfold_every"
+    durability = "the same, with snapshots at every(1000) in place of the default policy"
+    policy = every(1000)
 
 
 def _resumed(state: Held) -> Resumed:

@@ -94,7 +94,7 @@ def test_the_report_is_written_from_a_runs_files_alone(tmp_path: Path) -> None:
     (source / "run.json").write_text(json.dumps({"quick": True, "failed": {"fold": "exit 1"}}))
     written = report.measure(argparse.Namespace(source=source, to=to, readme=readme))["written"]
     page = (to / "RESULTS.md").read_text()
-    assert "- resume at 1 k: faster (2.0x)" in page
+    assert "- resume at 1 k: faster (2x)" in page
     assert "- forkless, fork: no forks" in page
     assert "**not installed**: absent" in page
     assert "**fold failed**: exit 1" in page
