@@ -62,7 +62,7 @@ def main() -> int:
     if result.get("too_many"):
         print("more work than the baseline: make it less, or guard --update with a reason", file=sys.stderr)
         return 1
-    return 0
+    return 1 if result.get("run", {}).get("failed") else 0
 
 
 def show(value: Any, indent: int = 0) -> None:

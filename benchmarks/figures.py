@@ -99,7 +99,7 @@ def _append(part: dict[str, Any]) -> list[Figure]:
         Figure("bulk append, durable, 1,000 a batch", "events/s", part["bulk"]["events_per_s"], less=False)
     )
     found += [
-        Figure(f"{row['sessions']:,} sessions at once, durable", "events/s", row["events_per_s"], less=False)
+        Figure(f"sessions at once: {row['sessions']:,}, durable", "events/s", row["events_per_s"], less=False)
         for row in part["concurrent"]
     ]
     return found
@@ -154,7 +154,10 @@ def _fork(part: dict[str, Any]) -> list[Figure]:
     for row in part["fork"]:
         found.append(Figure(f"fork at {size(row['events'])}", "ms", row["fork_ms"]))
         found.append(Figure(f"first load of that fork, {size(row['events'])}", "ms", row["first_load_ms"]))
-    found += [Figure(f"load under {row['depth']:,} forks of forks", "ms", row["load_ms"]) for row in part["chains"]]
+    found += [
+        Figure(f"load at the end of a chain of forks, {row['depth']:,} deep", "ms", row["load_ms"])
+        for row in part["chains"]
+    ]
     return found
 
 

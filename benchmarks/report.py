@@ -109,6 +109,7 @@ def results(parts: Parts, run: dict[str, Any], plots: dict[str, str]) -> str:
         "",
     ]
     out += [REPEAT, "", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
+    out += ["", _durability(parts)]
     out += ["", "## The bars", "", "| what | bar | measured | |", "|---|---|---|---|"]
     out += [f"| {one.what} | {one.bar} | {one.measured} | {_verdict(one)} |" for one in judge(parts)]
     if "peers" in parts:
@@ -124,6 +125,15 @@ def results(parts: Parts, run: dict[str, Any], plots: dict[str, str]) -> str:
     out += ["", "## What was run", ""]
     out += [f"- `python -m benchmarks {part['arguments']}`: {part['took_s']} s" for part in _timed(parts)]
     return "\n".join(out) + "\n"
+
+
+def _durability(parts: Parts) -> str:
+    raw = parts.get("append", {}).get("durable_alone", [])
+    disk = f" A raw write+fdatasync takes {raw[0]['raw_write_fdatasync_p50_ms']:.3f} ms here." if raw else ""
+    return (
+        "Durability: an append of ours is `durable` (acknowledged means flushed) unless a row says otherwise; the long "
+        "sessions that `resume`, `fork` and `list` read are filled `relaxed`. Each peer's is in its table." + disk
+    )
 
 
 def _timed(parts: Parts) -> list[dict[str, Any]]:

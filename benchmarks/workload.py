@@ -142,9 +142,9 @@ def session_events(profile: Profile, events: int, seed: int = SEED) -> Iterator[
 
 
 def fork_versions(profile: Profile, events: int, seed: int = SEED) -> list[int]:
-    """Return the versions at which the session is forked and tried again, in order; at least one."""
+    """Return the versions at which the session is forked and tried again, in order; at least five."""
     chance = random.Random(f"forks {profile.name} {seed}")
-    count = max(1, round(events / 4 * profile.fork_share)) if profile.fork_share else 1
+    count = max(5, round(events / 4 * profile.fork_share))
     return sorted(chance.randint(max(1, events // 10), events) for _ in range(count))
 
 
