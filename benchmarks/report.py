@@ -131,8 +131,9 @@ def _durability(parts: Parts) -> str:
     raw = parts.get("append", {}).get("durable_alone", [])
     disk = f" A raw write+fdatasync takes {raw[0]['raw_write_fdatasync_p50_ms']:.3f} ms here." if raw else ""
     return (
-        "Durability: an append of ours is `durable` (acknowledged means flushed) unless a row says otherwise; the long "
-        "sessions that `resume`, `fork` and `list` read are filled `relaxed`. Each peer's is in its table." + disk
+        "Durability: an append of ours is `durable` (acknowledged means flushed) unless a row says otherwise; the "
+        "long sessions that `resume`, `fork` and `list` read are filled `relaxed`. Each peer's is in its table."
+        + disk
     )
 
 
