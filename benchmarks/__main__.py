@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sqlite3
 import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, fold, follow, fork, resume, upcast
+from benchmarks import append, compare, fold, follow, fork, guard, report, resume, sessions, suite, upcast
 from benchmarks import list as listing
+from benchmarks.peers.catalogue import CATALOGUE
 
 BENCHMARKS = {
     "append": append,
@@ -18,14 +20,22 @@ BENCHMARKS = {
     "follow": follow,
     "fork": fork,
     "list": listing,
+    "peers": compare,
     "resume": resume,
+    "sessions": sessions,
     "upcast": upcast,
+    "all": suite,
+    "guard": guard,
+    "report": report,
 }
 
 
+PACKAGES = ("tailfold", "lmdb", "msgspec", *(package for entry in CATALOGUE.values() for package in entry.packages))
+
+
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("tailfold", "lmdb", "msgspec", "eventsourcing"):
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version, "platform": platform.platform()}
+    for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -45,9 +55,14 @@ def main() -> int:
     result = {"benchmark": arguments.name, "versions": versions(), **result}
     if arguments.json:
         print(json.dumps(result))
+    elif arguments.name == "all":
+        suite.show(result)
     else:
         show(result)
-    return 0
+    if result.get("too_many"):
+        print("more work than the baseline: make it less, or guard --update with a reason", file=sys.stderr)
+        return 1
+    return 1 if result.get("run", {}).get("failed") else 0
 
 
 def show(value: Any, indent: int = 0) -> None:

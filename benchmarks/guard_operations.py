@@ -1,0 +1,123 @@
+"""The fixed set of operations that the guard counts: append, fold, resume, upcast, fork. Run as its own program.
+
+``python -m benchmarks.guard_operations bytecodes`` counts in Python and prints JSON; ``marks`` only marks where
+each operation begins and ends, for callgrind to cut its count there. Same clock, same data, no sync: nothing that
+a count could depend on changes between two runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tailfold.engine import Durability, LmdbBackend, Store
+from tailfold.snapshots import Policy, never
+
+from benchmarks import upcast
+from benchmarks.workload import Returned, Session, session
+
+APPENDS = 40
+EVENTS = 1000
+TAIL = 100
+RESUMES = 5
+FORKS = 10
+MAP_BYTES = 1 << 28
+"""Valgrind does not give away as much address space as a store asks for by itself."""
+OPERATIONS = ("append", "fold", "resume", "upcast", "fork")
+
+
+def _open(path: Path, policy: Policy = never, **more: Any) -> Store:
+    backend = LmdbBackend(path, durability=Durability.RELAXED, map_bytes=MAP_BYTES)
+    return Store.open(backend=backend, snapshots=policy, clock=lambda: 1, **more)
+
+
+def prepare(folder: Path) -> dict[str, Callable[[], None]]:
+    """Write what the operations work on, and return each of them, run once already so that caches are warm."""
+    events = [Returned(i // 4, f"c{i}", f"line {i} " * (1 + i % 60)) for i in range(EVENTS + 2 * APPENDS)]
+    store = _open(folder / "store")
+    live = store.live("s", session)
+    live.append(*events[: EVENTS - TAIL])
+    live.snapshot()
+    live.append(*events[EVENTS - TAIL : EVENTS])
+    appended = store.live("appended", session)
+    fresh = iter(events[EVENTS:])
+    names = iter(range(10 * FORKS))
+
+    old = [upcast.Called1(str(i), f"c{i}", "text " * 20) for i in range(EVENTS)]
+    with _open(folder / "old") as writing:
+        writing.append("s", old, expected=0)
+    behind = _open(folder / "old", upcasters=upcast.declared())
+
+    def append() -> None:
+        for _ in range(APPENDS):
+            appended.append(next(fresh))
+
+    def fold() -> None:
+        state = Session()
+        for _, records in store.log.record_pages("s", after=0, upto=EVENTS):
+            state = session.fold_records(state, records, "s", 0)
+        assert state.events == EVENTS
+
+    def resume() -> None:
+        for _ in range(RESUMES):
+            assert store.live("s", session).state.events == EVENTS
+
+    def lift() -> None:
+        assert behind.load("s", upcast.totals).state.events == EVENTS
+
+    def fork() -> None:
+        for _ in range(FORKS):
+            name = f"f{next(names)}"
+            store.fork("s", name=name)
+            assert store.load(name, session).version == EVENTS
+
+    found = dict(zip(OPERATIONS, (append, fold, resume, lift, fork), strict=True))
+    for operation in found.values():
+        operation()
+    return found
+
+
+def mark() -> None:
+    """Call the one function of the C library that nothing else here calls."""
+    os.getppid()
+
+
+def count_bytecodes(work: Callable[[], None]) -> int:
+    """Return how many bytecode instructions of Python *work* executes."""
+    count = 0
+
+    def trace(frame: FrameType, what: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += what == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        operations = prepare(Path(folder))
+        if sys.argv[1] == "bytecodes":
+            print(json.dumps({name: count_bytecodes(work) for name, work in operations.items()}))
+            return
+        for work in operations.values():
+            mark()
+            work()
+            mark()
+
+
+if __name__ == "__main__":
+    main()
