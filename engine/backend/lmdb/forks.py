@@ -116,7 +116,15 @@ class ForkRows:
         return self._stream_row(txn, keys.STREAM_KEY.pack(number), f"#{number}")
 
     def _hash_at(self, txn: _Txn, number: int, name: str, version: int) -> bytes:
-        rows = self._rows_of(txn.cursor(self._events), Part(number, version - 1, version), name, name, 1, False)
+        cursor = txn.cursor(self._events)
+        prefix = keys.EVENT_PREFIX.pack(number, version)
+        if (
+            cursor.set_range(prefix)
+            and cursor.key().startswith(prefix)
+            and len(cursor.key()) == keys.EVENT_KEY.size
+        ):
+            return keys.split_event_key(cursor.key()).hash
+        rows = self._rows_of(cursor, Part(number, version - 1, version), name, name, 1, False)
         if not rows:
             raise RecordDamaged(name, version, "the event is missing")
         return rows[0].hash
