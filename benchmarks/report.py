@@ -108,7 +108,7 @@ def results(parts: Parts, run: dict[str, Any], plots: dict[str, str]) -> str:
         "This page is written by `python -m benchmarks report`; nothing in it is by hand. To repeat it:",
         "",
     ]
-    out += [REPEAT, "", "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."]
+    out += [REPEAT, "", "Versions: " + ", ".join(_named(versions)) + "."]
     out += ["", _durability(parts)]
     out += ["", "## The bars", "", "| what | bar | measured | |", "|---|---|---|---|"]
     out += [f"| {one.what} | {one.bar} | {one.measured} | {_verdict(one)} |" for one in judge(parts)]
@@ -125,6 +125,10 @@ def results(parts: Parts, run: dict[str, Any], plots: dict[str, str]) -> str:
     out += ["", "## What was run", ""]
     out += [f"- `python -m benchmarks {part['arguments']}`: {part['took_s']} s" for part in _timed(parts)]
     return "\n".join(out) + "\n"
+
+
+def _named(versions: dict[str, str]) -> list[str]:
+    return [f"{name} {version}" for name, version in versions.items() if name != "platform"]
 
 
 def _durability(parts: Parts) -> str:
