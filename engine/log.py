@@ -82,6 +82,8 @@ class Log:
         self.backend = backend
         self.codec = Codec(backend.blob, self._stored_fields)
         self.clock = clock
+        self.given_back = False
+        """True once it was seen that a sweep gave events back: positions have gaps from then on."""
         self._group = GroupCommit(backend.commit)
         self._described: set[type[Event]] = set()
 

@@ -254,4 +254,6 @@ def store_page(log: Log, *, after: int, limit: int) -> list[Row]:
 
 
 def _given_back(log: Log) -> bool:
-    return any(one.kept < one.version for one in log.backend.tombstones())
+    if not log.given_back:  # looked for once: that costs a look at every stream
+        log.given_back = any(one.kept < one.version for one in log.backend.tombstones())
+    return log.given_back

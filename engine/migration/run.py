@@ -38,8 +38,9 @@ def migrate(
     *schema* is one for all streams, or a function that gives each stream its own (None: copy it as it is). The
     source is only read. The destination is a new or empty directory, or what an earlier call has left: one that was
     killed is gone on with, a finished one takes over what the source got since. Names, versions, positions, times,
-    idempotency keys, epochs, blobs and the places of subscriptions stay; snapshots are made anew by later loads. All is compared at the end:
-    `Report.sound` says the result, and the report stands in the destination. With *dry_run* nothing is written.
+    idempotency keys, epochs, blobs and the places of subscriptions stay; snapshots are made anew by later loads.
+    All is compared at the end: `Report.sound` says the result, and the report stands in the destination. With
+    *dry_run* nothing is written.
 
     Before anything is written it raises `BadArgument` for a destination that is the source or something else than
     a store, `Conflict` for one that is not of this source, the `SchemaError` of the first event that cannot be
