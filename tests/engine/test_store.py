@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tailfold.engine import ANY, EXISTS, Durability, Fold, LmdbBackend, MemoryBackend, Store
+from tailfold.engine import ANY, EXISTS, Blob, Durability, Fold, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.errors import (
     BadArgument,
+    BlobNotFound,
     EngineError,
     FoldFailed,
     KeyReused,
@@ -17,7 +18,7 @@ from tailfold.engine.errors import (
     WrongVersion,
 )
 
-from tests.domain import Account, Deposited, Noted, account
+from tests.domain import Account, Attached, Deposited, Noted, account
 
 
 def test_an_append_says_where_it_stands(store: Store) -> None:
@@ -305,3 +306,22 @@ def test_usage_counts(store: Store) -> None:
     usage = store.usage()
     assert (usage["streams"], usage["events"], usage["tables"]["events"]["rows"]) == (1, 3, 3)
     assert usage["durability"] in ("durable", "relaxed")
+
+
+def test_an_event_read_from_another_store_brings_its_content_along(store: Store) -> None:
+    other = Store.open(backend=MemoryBackend(), events=[Attached])
+    other.append("a", Attached("f", Blob(b"content")), expected=0)
+    [found] = other.read("a")
+    assert isinstance(found.event, Attached)
+    store.append("b", found.event, expected=0)
+    [again] = store.read("b")
+    assert isinstance(again.event, Attached)
+    assert again.event.content.data == b"content"
+    assert store.verify().findings == []
+    store.append("c", again.event, expected=0)
+    assert len(store.backend.blobs()) == 1
+    other.delete("a")
+    other.gc()
+    with pytest.raises(BlobNotFound):
+        store.append("d", found.event, expected=0)
+    assert store.backend.head("d") is None, "nothing is written then"
