@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tailfold.engine import ANY, EXISTS, Blob, Durability, Fold, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.backend.port import Backend
 from tailfold.engine.errors import (
     BadArgument,
     BlobNotFound,
@@ -325,3 +326,22 @@ def test_an_event_read_from_another_store_brings_its_content_along(store: Store)
     with pytest.raises(BlobNotFound):
         store.append("d", found.event, expected=0)
     assert store.backend.head("d") is None, "nothing is written then"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "x" * 600])
+def test_what_can_name_no_stream_is_not_there(name: str, backend: Backend) -> None:
+    assert backend.head(name) is None
+    assert backend.rows(name, after=0, upto=1, limit=1) == []
+    for ask in (backend.lineage, backend.children):
+        with pytest.raises(StreamNotFound):
+            ask(name)
+
+
+def test_versions_that_no_number_of_eight_bytes_holds_are_not_there(store: Store) -> None:
+    store.append("s", Deposited(1), expected=0)
+    for version in (2, 1 << 63, 1 << 64, 10**30):
+        assert list(store.backend.rows("s", after=version - 1, upto=version, limit=1)) == []
+        assert list(store.read("s", after=version)) == []
+        for ask in (store.trace, lambda s, at: store.fork(s, at=at), lambda s, at: store.load(s, account, at)):
+            with pytest.raises(StreamNotFound):
+                ask("s", version)
