@@ -144,3 +144,18 @@ def test_the_hash_before_the_own_events_of_a_deleted_fork_is_found(backend: Back
     for _ in range(2):
         check_rows(store.log, store.backend.rows_by_position(after=2, limit=10))
         store.gc()
+
+
+def test_a_fork_without_a_name_gets_the_first_free_one_and_no_name_is_tried_twice() -> None:
+    store = Store.open(backend=MemoryBackend())
+    store.append("s", OldPaid(1), expected=0)
+    store.fork("s", name="s.4")
+    store.delete(store.fork("s").stream)
+    with pytest.MonkeyPatch.context() as patched:
+        asked = Mock(wraps=store.backend.head)
+        patched.setattr(store.backend, "head", asked)
+        made = [store.fork("s", at=1).stream for _ in range(200)]
+        assert asked.call_count < 3 * len(made)
+    assert made == [f"s.{number}" for number in [3, *range(5, 204)]]
+    other = Store.open(backend=store.backend)
+    assert (other.fork("s").stream, store.fork("s").stream) == ("s.204", "s.205")
