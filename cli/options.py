@@ -91,7 +91,7 @@ def version_of(store: Store, stream: str, at: str | None) -> int | None:
 
 def run_named(store: Store, text: str) -> str:
     """Return the stream that a RUN argument means: what its named head stands for; with a colon, itself."""
-    return text[1:] if text.startswith(":") else store.resolve(text)
+    return check_stream_name(text[1:] if text.startswith(":") else store.resolve(text))
 
 
 def open_run(

@@ -63,6 +63,8 @@ def reset(backend: Backend, name: str, position: int, stream: str | None, now_ns
     found = find(backend, name)
     if found is not None and found.projection:
         raise BadArgument(f"checkpoint {name!r} is a projection's: rebuild that, or drop it")
+    if not 0 <= position < 1 << 63:  # more than a row holds, and past any last position
+        raise BadArgument(f"checkpoint {name!r}: there is no position {position}")
     save(backend, name, position, stream, now_ns, reset=True)
 
 

@@ -143,9 +143,12 @@ class Blob:
             return found
         return self._data
 
-    def pending(self) -> bytes | None:
-        """Return the content if it came with the value and may still have to be stored, else None."""
-        return self._data
+    def pending(self, load: Callable[[bytes], bytes | None]) -> bytes | None:
+        """Return the content if it may still have to be stored where *load* reads from, else None.
+
+        That is what came with the value, and what was read from another store. Raises as `data` does.
+        """
+        return self._data if self._load is None or self._load == load else self.data
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Blob) and self.digest == other.digest and self.size == other.size

@@ -63,7 +63,7 @@ def fork(
         raise BadArgument(f"a fork begins at a version from 1 on, not {at!r}")
     if name is not None:
         return log.backend.fork(stream, at=at, name=check_stream_name(name), time_ns=log.clock(), head=head)
-    for candidate in _names(log.backend, stream):
+    for candidate in _names(log, stream):
         try:
             return log.backend.fork(stream, at=at, name=candidate, time_ns=log.clock(), head=head)
         except StreamExists:
@@ -71,9 +71,13 @@ def fork(
     raise AssertionError("names do not end")
 
 
-def _names(backend: Backend, stream: str) -> Iterator[str]:
-    """Yield names for a fork of *stream* that are free: ``r-1.2``, ``r-1.3``, …"""
-    for number in count(2):
+def _names(log: Log, stream: str) -> Iterator[str]:
+    """Yield names for a fork of *stream* that are free: ``r-1.2``, ``r-1.3``, …
+
+    A name that is taken stays taken, so nobody looks at one twice.
+    """
+    backend = log.backend
+    for number in count(log.fork_numbers.get(stream, 2)):
         name = f"{stream}.{number}"
         if len(name.encode()) > STREAM_NAME_MAX_BYTES:
             raise BadArgument(f"no name can be made from {stream!r}, it is too long: give one")
@@ -82,6 +86,7 @@ def _names(backend: Backend, stream: str) -> Iterator[str]:
         except StreamDeleted:
             taken = True
         if not taken:
+            log.fork_numbers[stream] = number
             yield name
 
 
@@ -147,8 +152,7 @@ def _version(backend: Backend, stream: str) -> int:
 def common_version(backend: Backend, left: str, right: str) -> int:
     """Return up to which version two streams have the same events, without reading them.
 
-    Streams that share no lineage are compared by their chain hashes: equal hashes mean equal histories. Only those
-    with one root name can have any.
+    Streams that share no lineage have none, whatever they say: each event is of one stream.
     """
     pieces = [backend.lineage(left), backend.lineage(right)]
     common = 0

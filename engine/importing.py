@@ -143,7 +143,9 @@ def import_stream(
             f"stream {stream!r} has {there} events already, the file has {checked.events}. Import it under another"
             " name (--as)"
         )
-    link, version = chain.seed(stream), 0
+    # Where it is there as a fork, its chain begins with the name of its root.
+    root = log.backend.lineage(stream)[0].stream if head is not None else stream
+    link, version = chain.seed(root), 0
     batch: list[_Stored] = []
     size = 0
     for stored in _read(lines):

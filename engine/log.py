@@ -82,6 +82,10 @@ class Log:
         self.backend = backend
         self.codec = Codec(backend.blob, self._stored_fields)
         self.clock = clock
+        self.given_back = False
+        """True once it was seen that a sweep gave events back: positions have gaps from then on."""
+        self.fork_numbers: dict[str, int] = {}
+        """By stream: the names of forks with lower numbers are taken."""
         self._group = GroupCommit(backend.commit)
         self._described: set[type[Event]] = set()
 

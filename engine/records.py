@@ -281,7 +281,7 @@ class Codec:
 
     def _encode_hook(self, value: Any) -> Any:
         if isinstance(value, Blob):
-            content = value.pending()
+            content = value.pending(self._load_blob)
             if content is not None:
                 found = self._found.blobs = self._found.blobs or {}
                 found[value.digest] = content

@@ -16,7 +16,7 @@ from typing import Self
 
 from tailfold.engine import checkpoints
 from tailfold.engine.backend.port import Row
-from tailfold.engine.errors import BadArgument, RecordDamaged, StoreClosed
+from tailfold.engine.errors import BadArgument, RecordDamaged, StoreClosed, StreamDeleted
 from tailfold.engine.log import ROWS_PER_PAGE, Log, Recorded
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.waking import Bell
@@ -214,7 +214,7 @@ class Subscription:
             if self._unwatch is not None:
                 self._unwatch()
             self._bell.ring()
-            with suppress(StoreClosed):  # then what was handled since the last save comes again
+            with suppress(StoreClosed, StreamDeleted):  # what was handled since the last save comes again
                 self.save()
 
     def __enter__(self) -> Self:
@@ -254,4 +254,6 @@ def store_page(log: Log, *, after: int, limit: int) -> list[Row]:
 
 
 def _given_back(log: Log) -> bool:
-    return any(one.kept < one.version for one in log.backend.tombstones())
+    if not log.given_back:  # looked for once: that costs a look at every stream
+        log.given_back = any(one.kept < one.version for one in log.backend.tombstones())
+    return log.given_back

@@ -79,20 +79,31 @@ def verify(
             )
         return Verified(1, events, findings, found)
     streams = events = 0
-    before = log.backend.count()
+    before, deleted = log.backend.count(), log.backend.tombstones()
     for found in log.streams():
         streams += 1
-        events += _verify_stream(log, found, found.base, _hash_at_base(log, found), findings, progress)
+        own: list[Finding] = []
+        try:
+            events += _verify_stream(log, found, found.base, _hash_at_base(log, found), own, progress)
+            if own:
+                log.head(found.stream)
+        except StreamDeleted:
+            own = []  # meanwhile: what is left of it is looked at below
+        findings += own
         if len(findings) >= FINDINGS_MAX:
             return Verified(streams, events, findings, None)
     given_back = 0
     for tombstone in log.backend.tombstones():
-        events += _verify_tombstone(log, tombstone, findings)
+        own = []
+        events += _verify_tombstone(log, tombstone, own)
         given_back += tombstone.version - tombstone.kept
+        if own and tombstone in log.backend.tombstones():  # else a sweep was here meanwhile
+            findings += own
     _verify_blobs(log, findings)
     after = log.backend.count()
     origin = read_origin(log.backend)
-    if origin is not None and origin.state == COPYING:  # what says why positions are missing comes last
+    copying = origin is not None and origin.state == COPYING  # what says why positions are missing comes last
+    if copying or log.backend.tombstones() != deleted:  # or streams were deleted, or given back, meanwhile
         return Verified(streams, events, findings, None)
     if not findings and not (before[1] <= events + given_back <= after[1] and before[0] <= streams <= after[0]):
         # Between the two others may have appended; what was there before has to be there still.
@@ -240,14 +251,14 @@ def check_rows(log: Log, page: Sequence[Row]) -> None:
 
 def _hash_before(log: Log, row: Row) -> bytes:
     """Return the chain hash before a row that stands under its own stream, which may be deleted by now."""
+    before = row.version - 1
     try:
-        before = log.backend.rows(row.stream, after=row.version - 2, upto=row.version - 1, limit=1)
-        return before[0].hash if before else b""
+        found = log.backend.rows(row.stream, after=before - 1, upto=before, limit=1)
     except StreamDeleted:
-        own = log.backend.own_rows(row.stream, after=row.version - 2, limit=1)
-        if own and own[0].version == row.version - 1:
-            return own[0].hash
-        return next((one.base_hash for one in log.backend.tombstones() if one.stream == row.stream), b"")
+        pieces = log.backend.lineage(row.stream, deleted=True)
+        [owner] = [piece.stream for piece in pieces if piece.after < before <= piece.upto] or [row.stream]
+        found = log.backend.own_rows(owner, after=before - 1, limit=1)
+    return found[0].hash if found and found[0].version == before else b""
 
 
 def check_readable(log: Log, stream: str, *, upto: int | None = None) -> int:

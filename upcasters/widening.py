@@ -134,8 +134,9 @@ class _Comparison:
         changes: list[FieldChange] = []
         for one in _options(old):
             best: list[FieldChange] | None = None
-            for other in _options(new):
-                found = self._one(one, other, path)
+            options = _options(new)
+            for other in options:
+                found = self._one(one, other, path) if _within(one, other, options) else None
                 if found is not None and (best is None or _grave(found) < _grave(best)):
                     best = found
             if best is None:
@@ -241,6 +242,12 @@ def _options(node: ast.expr) -> list[ast.expr]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return [*_options(node.left), *_options(node.right)]
     return [node]
+
+
+def _within(old: ast.expr, new: ast.expr, options: list[ast.expr]) -> bool:
+    """Say whether *old* keeps the limits of every option with the head of *new*: a decoder knows one of each."""
+    head, limits = _Type(new).head, _Type(old).limits
+    return all(_looser(limits, other.limits) for other in map(_Type, options) if other.head == head)
 
 
 def _looser(old: dict[str, Any], new: dict[str, Any]) -> bool:

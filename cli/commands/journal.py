@@ -143,7 +143,8 @@ def import_run(
     """Import an exported journal, byte for byte: the same records, times, blobs and, under its own id, hashes.
 
     The whole file is checked before anything is written. Killed on the way, the import is continued by the same
-    command. A run of that id with other events is a conflict (exit 9).
+    command. A run of that id with other events is a conflict (exit 9). A fork becomes a run of its own: its hashes,
+    which begin with the id of its root, are others then.
 
     Examples:
 

@@ -96,7 +96,7 @@ def copy(
         batch: list[Append] = []
         for rows in runs(page):
             fork = shape.fork(rows[0].stream)
-            if fork is not None and _head(destination, fork.stream) is None:
+            if fork is not None and not _is_there(destination, fork.stream):
                 # A fork begins where its parent is by now: what stands before has to be there first.
                 copied += _commit(destination, batch)
                 batch = []
@@ -108,7 +108,7 @@ def copy(
         if progress:
             progress("copying", page[-1].position, upto)
     for fork in shape.forks():
-        if _head(destination, fork.stream) is None:
+        if not _is_there(destination, fork.stream):
             _fork(destination, fork)
             committed()
     for ids in _changed_ids(rewriter, destination):
@@ -166,6 +166,14 @@ def _head(backend: Backend, stream: str) -> Head | None:
         return backend.head(stream)
     except StreamDeleted:
         return None
+
+
+def _is_there(backend: Backend, stream: str) -> bool:
+    """Say whether there is such a stream, deleted or not."""
+    try:
+        return backend.head(stream) is not None
+    except StreamDeleted:
+        return True
 
 
 def _own_row(backend: Backend, stream: str, version: int) -> list[Row]:

@@ -166,3 +166,10 @@ def test_a_fork_that_is_killed_leaves_all_or_nothing(store: Path) -> None:
                 assert opened.load(name, run_fold).version == 4
             assert opened.verify().sound
     assert msgspec.json.decode(tailfold(store, "verify", "--json").stdout)["sound"]
+
+
+@pytest.mark.parametrize("command", ["show", "tree", "delete", "tail", "export", "state", "verify"])
+def test_a_colon_alone_names_nothing(command: str, store: Path) -> None:
+    done = tailfold(store, command, ":")
+    assert done.returncode == 2, "it is not the store that is damaged"
+    assert "a stream name has 1 to 255 bytes" in done.stderr

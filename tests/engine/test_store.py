@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tailfold.engine import ANY, EXISTS, Durability, Fold, LmdbBackend, MemoryBackend, Store
+from tailfold.engine import ANY, EXISTS, Blob, Durability, Fold, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.backend.port import Backend
 from tailfold.engine.errors import (
     BadArgument,
+    BlobNotFound,
     EngineError,
     FoldFailed,
     KeyReused,
@@ -17,7 +19,7 @@ from tailfold.engine.errors import (
     WrongVersion,
 )
 
-from tests.domain import Account, Deposited, Noted, account
+from tests.domain import Account, Attached, Deposited, Noted, account
 
 
 def test_an_append_says_where_it_stands(store: Store) -> None:
@@ -305,3 +307,41 @@ def test_usage_counts(store: Store) -> None:
     usage = store.usage()
     assert (usage["streams"], usage["events"], usage["tables"]["events"]["rows"]) == (1, 3, 3)
     assert usage["durability"] in ("durable", "relaxed")
+
+
+def test_an_event_read_from_another_store_brings_its_content_along(store: Store) -> None:
+    other = Store.open(backend=MemoryBackend(), events=[Attached])
+    other.append("a", Attached("f", Blob(b"content")), expected=0)
+    [found] = other.read("a")
+    assert isinstance(found.event, Attached)
+    store.append("b", found.event, expected=0)
+    [again] = store.read("b")
+    assert isinstance(again.event, Attached)
+    assert again.event.content.data == b"content"
+    assert store.verify().findings == []
+    store.append("c", again.event, expected=0)
+    assert len(store.backend.blobs()) == 1
+    other.delete("a")
+    other.gc()
+    with pytest.raises(BlobNotFound):
+        store.append("d", found.event, expected=0)
+    assert store.backend.head("d") is None, "nothing is written then"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "x" * 600])
+def test_what_can_name_no_stream_is_not_there(name: str, backend: Backend) -> None:
+    assert backend.head(name) is None
+    assert backend.rows(name, after=0, upto=1, limit=1) == []
+    for ask in (backend.lineage, backend.children):
+        with pytest.raises(StreamNotFound):
+            ask(name)
+
+
+def test_versions_that_no_number_of_eight_bytes_holds_are_not_there(store: Store) -> None:
+    store.append("s", Deposited(1), expected=0)
+    for version in (2, 1 << 63, 1 << 64, 10**30):
+        assert list(store.backend.rows("s", after=version - 1, upto=version, limit=1)) == []
+        assert list(store.read("s", after=version)) == []
+        for ask in (store.trace, lambda s, at: store.fork(s, at=at), lambda s, at: store.load(s, account, at)):
+            with pytest.raises(StreamNotFound):
+                ask("s", version)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailfold.engine import ANY, LmdbBackend, MemoryBackend, Recorded, Store
-from tailfold.engine.errors import BadArgument, NotFound, RecordDamaged, StoreClosed, StoreReadOnly
+from tailfold.engine.errors import BadArgument, NotFound, RecordDamaged, StoreClosed, StoreReadOnly, StreamDeleted
 from tailfold.upcasters import Upcasters
 
 from tests.domain import Deposited, Noted, Withdrawn
@@ -295,3 +295,21 @@ def test_law_every_follower_sees_every_event_in_order_at_least_once(
         assert handled == written
         for checkpoint in store.checkpoints():
             assert checkpoint.position <= len(written[checkpoint.name.removeprefix("of ")]), "I8"
+
+
+def test_closing_is_quiet_when_the_stream_was_deleted_meanwhile(store: Store) -> None:
+    store.append("s", [Deposited(1), Deposited(2)], expected=0)
+    with store.subscribe("s", name="n") as events:
+        assert events.poll() is not None
+        events.ack()
+        store.delete("s")
+        with pytest.raises(StreamDeleted):
+            store.read("s")
+
+
+@pytest.mark.parametrize("position", [-1, 2, 1 << 63, 10**30])
+def test_a_checkpoint_is_not_set_past_the_end(store: Store, position: int) -> None:
+    store.append("s", Deposited(1), expected=0)
+    with pytest.raises(BadArgument, match="position"):
+        store.reset_checkpoint("n", position)
+    assert list(store.checkpoints()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -64,6 +64,8 @@ def one(verdicts: list[Verdict], judgement: Judgement) -> Verdict:
     return found
 
 
+MORE_THAN_0: Any = Annotated[int, msgspec.Meta(gt=0)]
+"""In a union with int it limits that, too: a decoder knows one of each."""
 SEATS = event("seats", count=int, note=(str, ""))
 SEATS_2 = event("seats", 2, seats=int, note=(str, ""))
 GOLDEN = (("seats", 1, {"count": 3, "note": "x"}),)
@@ -94,6 +96,7 @@ def lifted(*changes: Any, to: Any = SEATS_2) -> Upcasters:
         (event("seats", count=int), NEEDS, "note", "DropField('note')"),
         (event("seats", seats=int, note=(str, "")), NEEDS, "count", "RenameField('count', 'seats')"),
         (event("seats", count=str, note=(str, "")), NEEDS, "count", "ConvertField('count', …)"),
+        (event("seats", count=int | MORE_THAN_0, note=(str, "")), NEEDS, "count", "ConvertField('count', …)"),
     ],
 )
 def test_a_change_under_the_same_version(now: Any, judgement: Judgement, field: str, remedy: str) -> None:

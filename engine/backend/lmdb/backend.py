@@ -35,6 +35,7 @@ from tailfold.engine.errors import (
     StreamDeleted,
     StreamNotFound,
 )
+from tailfold.engine.names import STREAM_NAME_MAX_BYTES
 
 PAGE_BYTES_MAX = 4 << 20
 """`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
@@ -316,7 +317,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
     ) -> list[Row]:
         def work(txn: _Txn) -> list[Row]:
             known = self._stream(txn, stream)
-            if known is None or upto <= after or limit <= 0:
+            if known is None or upto <= after or limit <= 0 or after > known[1].version:
                 return []
             number, row = known
             last = min(upto, row.version + 1)
@@ -461,7 +462,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
 
     def _any_stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None:
         """Return number and head of a stream, also of a deleted one."""
-        key = txn.get(name.encode(), db=self._names)
+        stored = name.encode()
+        key = txn.get(stored, db=self._names) if 1 <= len(stored) <= STREAM_NAME_MAX_BYTES else None
         if key is None:
             return None
         row = self._stream_row(txn, key, name)

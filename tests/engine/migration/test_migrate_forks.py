@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tailfold.engine import Event, MemoryBackend, Store
 from tailfold.engine.migration import Schema, migrate_backend
@@ -74,6 +74,17 @@ def said(store: Store) -> dict[str, Any]:
     }
 
 
+A_DELETED_FORK_IS_NEEDED = [
+    ("append", 0, 0),
+    ("fork", 0, 1),
+    ("append", 2, 1),
+    ("fork", 1, 3),
+    ("delete", 1, 0),
+    ("migrate", 0, 0),
+]
+
+
+@example(A_DELETED_FORK_IS_NEEDED, 9)
 @given(STEPS, st.integers(1, 12))
 @settings(deadline=None)
 def test_law_a_forest_that_lives_on_is_migrated_on(steps: list[tuple[str, int, int]], stop: int) -> None:
