@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from benchmarks import append, compare, fold, follow, fork, guard, report, resume, sessions, suite, upcast
+from benchmarks import append, compare, fold, follow, fork, guard, report, resume, seal, sessions, suite, upcast
 from benchmarks import list as listing
 from benchmarks.peers.catalogue import CATALOGUE
 
@@ -22,6 +22,7 @@ BENCHMARKS = {
     "list": listing,
     "peers": compare,
     "resume": resume,
+    "seal": seal,
     "sessions": sessions,
     "upcast": upcast,
     "all": suite,

@@ -34,6 +34,7 @@ def judge(parts: Parts) -> list[Judged]:
         *_upcast(parts.get("upcast")),
         *_append(parts.get("append")),
         *_bytes(parts.get("resume")),
+        *_seal(parts.get("seal")),
     ]
 
 
@@ -128,3 +129,23 @@ def _bytes(part: dict[str, Any] | None) -> list[Judged]:
         Judged(*doubled, f"{times:.2f}", _verdict(times <= 2.1)),
         Judged(*share, f"{both:.1%}", _verdict(both <= 0.25), _sized(part["sizes"][-1]["events"])),
     ]
+
+
+def _seal(part: dict[str, Any] | None) -> list[Judged]:
+    space_bar = ("space of 2,000 interleaved sessions, sealed", "≤ 0.4x of the payload")
+    fold_bar = ("full fold of a sealed history", "≥ 1.3x the speed of the unsealed one")
+    read_bar = ("reading one version of a sealed history", "≤ 2x the unsealed cost")
+    if part is None:
+        return [Judged(what, bar, "", UNKNOWN) for what, bar in (space_bar, fold_bar, read_bar)]
+    [space] = part["space"]
+    times = space["sealed_times_payload"]
+    at = "" if space["streams"] >= 2000 else f"{space['streams']} sessions"
+    measured = f"{times:.2f}x ({space['unsealed_times_payload']:.2f}x unsealed)"
+    judged = [Judged(*space_bar, measured, _verdict(times <= 0.4), at)]
+    for reading in part["reading"]:
+        speed = reading["fold_sealed_times_plain_speed"]
+        judged.append(Judged(*fold_bar, f"{speed:.2f}x, {reading['profile']} events", _verdict(speed >= 1.3)))
+        near, anywhere = reading["read_one_near_others_times_plain"], reading["read_one_times_plain"]
+        measured = f"{anywhere:.1f}x anywhere, {near:.1f}x near others, {reading['profile']} events"
+        judged.append(Judged(*read_bar, measured, _verdict(anywhere <= 2, near <= 2)))
+    return judged

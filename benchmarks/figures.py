@@ -68,6 +68,7 @@ def all_figures(parts: Parts) -> list[Figure]:
         "fork": _fork,
         "follow": _follow,
         "list": _list,
+        "seal": _seal,
         "sessions": _sessions,
         "peers": peer_figures,
     }
@@ -158,6 +159,21 @@ def _fork(part: dict[str, Any]) -> list[Figure]:
         Figure(f"load at the end of a chain of forks, {row['depth']:,} deep", "ms", row["load_ms"])
         for row in part["chains"]
     ]
+    return found
+
+
+def _seal(part: dict[str, Any]) -> list[Figure]:
+    found = []
+    for row in part["reading"]:
+        plain = {"unsealed": row["fold_plain_events_per_s"]}
+        name = f"full fold of a sealed history, {row['profile']} events"
+        found.append(Figure(name, "events/s", row["fold_sealed_events_per_s"], less=False, limits=plain))
+        name = f"one version of a sealed history, {row['profile']} events"
+        limits = {"unsealed": row["read_one_plain_us"]}
+        found.append(Figure(name, "µs", row["read_one_sealed_us"], limits=limits))
+    for row in part["space"]:
+        name = f"bytes of {row['streams']:,} interleaved sessions, sealed"
+        found.append(Figure(name, "times payload", row["sealed_times_payload"]))
     return found
 
 

@@ -28,6 +28,7 @@ PLAN: dict[str, tuple[str, str]] = {
     "fork": ("--sizes 1000,300000 --depths 1,100", "--sizes 1000,100000,10000000 --depths 1,100,10000"),
     "follow": ("--appends 50 --burst 10000", ""),
     "list": ("--streams 1000", "--streams 1000,10000,100000"),
+    "seal": ("--streams 400 --each 64 --events 12000", ""),
     "sessions": ("--events 15000 --appends 100", "--events 300000 --appends 2000"),
     "peers": (
         "--sizes 1000,10000 --appends 200 --sessions 400 --budget-s 2",
