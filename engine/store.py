@@ -325,7 +325,8 @@ class Store:
     def gc(self, *, dry_run: bool = False) -> Swept:
         """Give back what deleted streams held and nothing living needs, with blobs that no event names.
 
-        Writers wait while it runs. Changes no answer (I14). The file keeps its size; its free pages are used again.
+        Writers wait while it runs. Changes no answer about a living stream (I14); until it has run, reads of the
+        whole store give the events of deleted ones, too. The file keeps its size; its free pages are used again.
         """
         return forks.sweep(self.backend, dry_run=dry_run)
 
