@@ -13,6 +13,9 @@ from tailfold.engine.agent.run_list import RunRow, complete, run_list
 from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.projections import SAVE_AFTER_EVENTS
 
+SAVE_AFTER_FORKS = 16
+"""Rows of forks that are made, each from the fork's state, before the list is saved with them."""
+
 
 def read_run_list(given: Path | None) -> tuple[list[RunRow], dict[str, str]]:
     """Return the rows of all runs in order of their ids, and the named heads; raise before anything is shown.
@@ -29,7 +32,10 @@ def read_run_list(given: Path | None) -> tuple[list[RunRow], dict[str, str]]:
         with progress_bar("listing runs", projected.behind) as bar:
             advance = (lambda count: bar.advance(bar.task_ids[0], count)) if bar else None
             projected.catch_up(save=save, check=True, progress=advance)
-        rows = complete(store, projected.state, NAME)
+        rows, made = complete(store, projected.state, NAME)
+        if made >= SAVE_AFTER_FORKS:
+            check_pages_before_writing(store, path)
+            projected.save()
         return msgspec.msgpack.encode((rows, store.named_heads()))
 
     return msgspec.msgpack.decode(probe(path, look), type=tuple[list[RunRow], dict[str, str]])

@@ -23,7 +23,7 @@ from tailfold.engine.live import Live
 from tailfold.engine.loading import Loaded, load, load_deleted, refold
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.origin import Origin, read_origin
+from tailfold.engine.origin import COPYING, Origin, read_origin
 from tailfold.engine.projections import Projected, Projection
 from tailfold.engine.records import Newer, read_description
 from tailfold.engine.sealing import Sealer
@@ -328,6 +328,11 @@ class Store:
         Writers wait while it runs. Changes no answer about a living stream (I14); until it has run, reads of the
         whole store give the events of deleted ones, too. The file keeps its size; its free pages are used again.
         """
+        origin = read_origin(self.backend)
+        if origin is not None and origin.state == COPYING:
+            raise BadArgument(
+                "this store is being migrated into: blobs wait for their events. Finish the migration"
+            )
         return forks.sweep(self.backend, dry_run=dry_run)
 
     # -- follow ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tailfold.cli.options import (
 from tailfold.engine import Head, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.agent.state import run_fold
-from tailfold.engine.errors import BadArgument
+from tailfold.engine.errors import BadArgument, HeadMoved
 from tailfold.engine.exporting import line_of
 from tailfold.engine.forks import Branch, changed
 from tailfold.engine.names import check_run_id
@@ -85,7 +85,10 @@ def rewind(
     with _open_to_change(store, run) as opened:
         if run.startswith(":"):
             raise BadArgument("rewind moves the head of a run: name the run, without the colon")
-        with opened.drive(run_named(opened, run)):
+        stream = run_named(opened, run)
+        with opened.drive(stream):
+            if run_named(opened, run) != stream:
+                raise HeadMoved(run, stream, run_named(opened, run))
             made = opened.rewind(run, at=at, to=check_run_id(name) if name is not None else None)
         _show_fork(opened, made, run, as_json)
 
@@ -136,7 +139,7 @@ def tree(
 
 def _branch_line(branch: Branch) -> str:
     where = f" at {branch.at}" if branch.parent is not None else ""
-    gone = "  (deleted; its forks keep what they need)" if branch.deleted else ""
+    gone = "  (deleted)" if branch.deleted else ""
     heads = f"  ◀ {', '.join(branch.heads)}" if branch.heads else ""
     return f"{'  ' * branch.depth}{branch.stream}{where}  {branch.version} events{heads}{gone}"
 

@@ -94,20 +94,22 @@ def run_list(agent: str | None = None) -> Projection[RunList]:
     return projection
 
 
-def complete(store: Store, rows: RunList, agent: str) -> list[RunRow]:
+def complete(store: Store, rows: RunList, agent: str) -> tuple[list[RunRow], int]:
     """Return the rows of all runs that can be read, with those of forks, in byte order of the run ids.
 
     The events of a fork begin in the middle of a run, so its first row comes from its folded state; from then on
-    the projection keeps it. Deleted runs have none.
+    the projection keeps it. Deleted runs have none. Also returns how many rows of forks were made: worth saving.
     """
+    made = 0
     for head in store.backend.forks():
         known = rows.runs.get(head.stream)
         if known is None or known.events != head.version:
             row = _row_of_fork(store, head, agent)
             if row is not None:
                 rows.runs[head.stream] = row
+                made += 1
     deleted = {one.stream for one in store.backend.tombstones()}
-    return [row for row in rows.rows() if row.run not in deleted]
+    return [row for row in rows.rows() if row.run not in deleted], made
 
 
 def _row_of_fork(store: Store, head: Head, agent: str) -> RunRow | None:
