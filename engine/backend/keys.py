@@ -36,6 +36,8 @@ EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 SEGMENT_KEY = struct.Struct(">QQ1s")
 """events, too: stream number, last version, `SEGMENT_MARK` -> a sealed segment, in the place of its events."""
 SEGMENT_MARK = b"S"
+SEGMENT_FRONT = struct.Struct(">QHH")
+"""The front of a segment: version of the first record, number of records, number of frames."""
 EVENT_PREFIX = struct.Struct(">QQ")
 """The part of an event key that orders it: stream number, version."""
 POSITION_KEY = struct.Struct(">Q")

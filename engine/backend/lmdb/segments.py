@@ -45,9 +45,6 @@ _OPTIONS: dict[int, int] = {
     zstd.CompressionParameter.checksum_flag: 1,
 }
 
-_FRONT = struct.Struct(">QHH")
-"""The front of a segment: version of the first record, number of records, number of frames."""
-
 
 class Segment:
     """A stored segment. Frames are unpacked when a record in them is asked for, and kept.
@@ -75,8 +72,8 @@ class Segment:
         """Take the stored bytes apart; raise `RecordDamaged` if they are none."""
         self.stream = stream
         try:
-            self.first, self.count, frames = _FRONT.unpack_from(value)
-            at = _FRONT.size
+            self.first, self.count, frames = keys.SEGMENT_FRONT.unpack_from(value)
+            at = keys.SEGMENT_FRONT.size
             self._places = at
             at += 8 * self.count
             self._hashes = at
@@ -166,7 +163,7 @@ def pack(rows: Sequence[Row]) -> bytes:
     n, k = len(rows), len(frames)
     return b"".join(
         (
-            _FRONT.pack(rows[0].version, n, k),
+            keys.SEGMENT_FRONT.pack(rows[0].version, n, k),
             struct.pack(f">{n}Q", *(row.position for row in rows)),
             *(row.hash for row in rows),
             struct.pack(f">{n}I", *(len(row.data) for row in rows)),
