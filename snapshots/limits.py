@@ -17,8 +17,8 @@ DENSE = 4
 """The newest snapshots are all kept."""
 GAP_SHARE = 0.5
 """Further back, the gap between two kept snapshots grows with the distance from the head, by this share…"""
-GAP_MOST_EVENTS = 10_000
-"""…up to this many events, so that time travel and forks anywhere fold no more (about 10 ms)."""
+GAP_MOST_EVENTS = 20_000
+"""…up to this many events, so that time travel and forks anywhere fold no more (about 20 ms)."""
 OTHER_FOLDS_KEPT = 2
 """Snapshots of other code (fold ids) of the same fold: the newest of this many are kept."""
 
