@@ -11,6 +11,8 @@ from tailfold.engine.backend.lmdb.forks import Part
 from tailfold.engine.backend.port import HASH_BYTES, Collected, SnapshotKey, SnapshotWrite
 from tailfold.snapshots.chunks import reachable
 
+FIRST_KEYS = 4
+
 _T = TypeVar("_T")
 if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Txn = lmdb.Transaction[bytes]
@@ -41,31 +43,41 @@ class SnapshotRows:
     def snapshot_keys(  # noqa: D102
         self, stream: str, fold: bytes, *, upto: int, own: bool = False
     ) -> Iterator[SnapshotKey]:
-        def newest(txn: _Txn) -> tuple[list[SnapshotKey], int]:
+        def newest(txn: _Txn, most: int | None) -> tuple[list[SnapshotKey], int]:
             known = self._stream(txn, stream)
             if known is None:
                 return [], 0
-            here = self._snapshot_keys(txn, known[0], fold, upto)
+            here = self._snapshot_keys(txn, known[0], fold, upto, most)
             return [key for key in here if key.version > known[1].base], known[1].base
 
-        def older(txn: _Txn, past: int) -> tuple[list[SnapshotKey], int]:
+        def older(txn: _Txn, past: int, most: int | None) -> tuple[list[SnapshotKey], int]:
             """Look through ancestors until some have snapshots; return how far back that was."""
             known = self._stream(txn, stream)
             for part in self._parts_back(txn, *known, 0, past) if known else ():
-                here = self._snapshot_keys(txn, part.number, fold, min(part.upto, past))
+                here = self._snapshot_keys(txn, part.number, fold, min(part.upto, past), most)
                 here = [key for key in here if key.version > part.after]
                 if here:
                     return here, part.after
             return [], 0
 
-        found, past = self._read(newest)
+        # The first few first: a load takes the newest one that it can use, and that is one of them.
+        found, past = self._read(lambda txn: newest(txn, FIRST_KEYS))
         yield from found
+        if len(found) == FIRST_KEYS:
+            found, past = self._read(lambda txn: newest(txn, None))
+            yield from found[FIRST_KEYS:]
         past = min(past, upto)
         while past > 0 and not own:
-            found, past = self._read(lambda txn, past=past: older(txn, past))  # type: ignore[misc]
+            here = past
+            found, past = self._read(lambda txn, here=here: older(txn, here, FIRST_KEYS))  # type: ignore[misc]
             yield from found
+            if len(found) == FIRST_KEYS:
+                found, past = self._read(lambda txn, here=here: older(txn, here, None))  # type: ignore[misc]
+                yield from found[FIRST_KEYS:]
 
-    def _snapshot_keys(self, txn: _Txn, number: int, fold: bytes, upto: int) -> list[SnapshotKey]:
+    def _snapshot_keys(
+        self, txn: _Txn, number: int, fold: bytes, upto: int, most: int | None = None
+    ) -> list[SnapshotKey]:
         cursor = txn.cursor(self._snapshots)
         past = keys.SNAPSHOT_KEY.pack(number, fold, upto + 1, b"")
         found = cursor.prev() if cursor.set_range(past) else cursor.last()
@@ -77,6 +89,8 @@ class SnapshotRows:
                     break
                 _, _, version, fold_id = keys.SNAPSHOT_KEY.unpack(key)
                 here.append(SnapshotKey(version, fold_id))
+                if len(here) == most:
+                    break
         return here
 
     def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:  # noqa: D102
