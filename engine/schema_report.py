@@ -8,12 +8,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
-from tailfold.engine.backend.port import Head, Row
+from tailfold.engine.backend.port import Row
 from tailfold.engine.errors import BadArgument, EngineError, RecordDamaged, StepFailed, StreamNotFound
 from tailfold.engine.events import COMPOSITE_KIND, Event, Opaque, tag
 from tailfold.engine.log import RECORDS_PER_PAGE, Log
 from tailfold.engine.rawrecords import as_record, raw_record, stored_payloads, tag_of_record
 from tailfold.engine.records import Newer
+from tailfold.engine.shape import Part, readable_parts
 from tailfold.upcasters import LiftError, Stage, Standing, corpus
 
 Only = Callable[[str], bool]
@@ -86,14 +87,15 @@ class Explained(NamedTuple):
 def survey(log: Log, *, only: Only = lambda stream: True, progress: Progress | None = None) -> list[Surveyed]:
     """Count what the store of *log* holds by (kind, version), and try to read each event, with the code's steps.
 
-    Each stored event counts once, also if forks see it; of a composite each part counts as what it is. Goes on
-    past whatever cannot be read. *progress* is called with numbers of stored events done.
+    Each stored event counts once, also if forks see it, or keep it from a deleted stream; of a composite each part
+    counts as what it is. Goes on past whatever cannot be read. *progress* is called with numbers of stored events
+    done.
     """
     counts: dict[tuple[str, int], _Count] = {}
-    for head in log.streams():
-        ours = only(head.stream)
-        for page in _pages(log, head, counts):
-            readable = _decodable(log, head.stream, page) if ours else [None] * len(page)
+    for part in readable_parts(log.backend):
+        ours = only(part.reader)
+        for page in _pages(log, part, counts):
+            readable = _decodable(log, part.reader, page) if ours else [None] * len(page)
             for row, error in zip(page, readable, strict=True):
                 for at, why in _parts(log, row, error):
                     counts.setdefault(at, _Count()).add(row.stream, row.version, why, ours=ours)
@@ -163,10 +165,10 @@ def take_payloads(
     """
     chain = log.codec.lifting.chain
     chooser = corpus.Chooser(most, have)
-    for head in log.streams():
-        if not only(head.stream):
+    for part in readable_parts(log.backend):
+        if not only(part.reader):
             continue
-        for row in log.rows(head.stream, after=head.base, upto=head.version):
+        for row in log.rows(part.reader, after=part.after, upto=part.upto):
             with suppress(ValueError):  # damaged: for verify to say
                 for kind, version, payload in stored_payloads(row.data):
                     if kind in chain.current or chain.lifts(kind, version):
@@ -190,9 +192,9 @@ def _row(log: Log, stream: str, version: int) -> Row:
     return row
 
 
-def _pages(log: Log, head: Head, counts: dict[tuple[str, int], _Count]) -> Iterator[list[Row]]:
-    """Yield the rows of a stream; what is missing is a failure, and ends the stream."""
-    rows = log.rows(head.stream, after=head.base, upto=head.version)  # what a fork inherits is its parent's
+def _pages(log: Log, part: Part, counts: dict[tuple[str, int], _Count]) -> Iterator[list[Row]]:
+    """Yield the rows of a part; what is missing is a failure, and ends the part."""
+    rows = log.rows(part.reader, after=part.after, upto=part.upto)
     missing: RecordDamaged | None = None
     while missing is None:
         page: list[Row] = []
@@ -204,7 +206,7 @@ def _pages(log: Log, head: Head, counts: dict[tuple[str, int], _Count]) -> Itera
             return
         yield page
     lost = counts.setdefault((DAMAGED, 0), _Count())
-    lost.add(head.stream, missing.version, missing, events=head.version - missing.version + 1)
+    lost.add(part.reader, missing.version, missing, events=part.upto - missing.version + 1)
 
 
 def _decodable(log: Log, stream: str, page: list[Row]) -> list[EngineError | None]:

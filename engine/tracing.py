@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tailfold.engine.backend.port import Row
+from tailfold.engine.backend.port import Piece, Row
 from tailfold.engine.errors import RecordDamaged, StreamNotFound
 from tailfold.engine.log import ROWS_PER_PAGE, Log, event_id
 from tailfold.engine.rawrecords import causation_of
@@ -50,23 +50,26 @@ def trace(log: Log, stream: str, version: int) -> Trace:
         head = log.head(stream)
         raise StreamNotFound(stream, version=version, head=head.version)
     causes: list[tuple[str, int]] = []
+    names = _Names(log)
     at, outside = row, _causation(row)
     while outside is not None:
-        before = _named(log, outside)
+        before = names.row(outside)
         if before is None or before.position >= at.position:  # not here; or not before it, so not its cause
             break
         causes.append((before.stream, before.version))
         at, outside = before, _causation(before)
-    return Trace(stream, version, causes, outside, list(_effects(log, row)))
+    return Trace(stream, version, causes, outside, list(_effects(log, names, row)))
 
 
-def _effects(log: Log, root: Row) -> Iterator[Effect]:
+def _effects(log: Log, names: _Names, root: Row) -> Iterator[Effect]:
     children: dict[str, list[tuple[str, int]]] = {event_id(root.origin, root.version): []}
     after = root.position
     while page := log.backend.rows_by_position(after=after, limit=ROWS_PER_PAGE):
         for row in page:
             cause = _causation(row)
-            if cause is not None and cause in children:
+            if cause is not None and cause not in children:
+                cause = names.id(cause)
+            if cause in children:
                 children[cause].append((row.stream, row.version))
                 children[event_id(row.stream, row.version)] = []
         after = page[-1].position
@@ -80,17 +83,50 @@ def _effects(log: Log, root: Row) -> Iterator[Effect]:
         todo += [(event_id(*child), depth + 1, one) for child in reversed(children[one])]
 
 
-def _named(log: Log, named: str) -> Row | None:
-    """Return the event with this id, or None if there is none, or if it is no id."""
-    stream, at, version = named.rpartition("@")
-    if not at or not stream or not version.isascii() or not version.isdigit() or len(version) > 18:
-        return None
-    # Ids are given by the stream that an event was appended to, which may be deleted and still needed by forks.
-    try:
-        rows = log.backend.own_rows(stream, after=int(version) - 1, limit=1) if int(version) else []
-    except StreamNotFound:
-        return None
-    return rows[0] if rows and rows[0].version == int(version) else None
+class _Names:
+    """Finds the events that causes name.
+
+    A fork names what it inherited by its own name, or by that of the stream that the event was appended to, as in
+    an event's id; either stream may be deleted by now and still needed by forks.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._lineages: dict[str, list[Piece]] = {}
+
+    def row(self, named: str) -> Row | None:
+        """Return the event with this name, or None if there is none, or if it is no name."""
+        stream, version = self._stored_at(named)
+        try:
+            rows = self._log.backend.own_rows(stream, after=version - 1, limit=1) if version else []
+        except StreamNotFound:
+            return None
+        return rows[0] if rows and rows[0].version == version else None
+
+    def id(self, named: str) -> str:
+        """Return the id of the event with this name, if there may be one: by the stream that it was appended to."""
+        stream, version = self._stored_at(named)
+        return event_id(stream, version) if version else named
+
+    def _stored_at(self, named: str) -> tuple[str, int]:
+        stream, at, digits = named.rpartition("@")
+        if not at or not stream or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+            return "", 0
+        version = int(digits)
+        for piece in self._lineage(stream):
+            if piece.after < version <= piece.upto:
+                return piece.stream, version
+        return stream, version
+
+    def _lineage(self, stream: str) -> list[Piece]:
+        found = self._lineages.get(stream)
+        if found is None:
+            try:
+                found = self._log.backend.lineage(stream, deleted=True)
+            except StreamNotFound:
+                found = []
+            self._lineages[stream] = found
+        return found
 
 
 def _row(log: Log, stream: str, version: int) -> Row | None:

@@ -13,6 +13,7 @@ from tailfold.cli.guard import probe
 from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.engine import Opaque, Recorded, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.backend.port import Row
 from tailfold.engine.errors import StreamNotFound
 from tailfold.engine.exporting import line_of
 from tailfold.engine.names import check_stream_name
@@ -163,22 +164,30 @@ def _show_effects(root: str, effects: list[dict[str, Any]]) -> None:
 
 def _traced(opened: Store, run: str, version: int) -> bytes:
     found = opened.trace(run, version)
-    causes = [_event(opened, *place) for place in found.causes]
+    [row] = opened.log.rows(run, after=version - 1, upto=version)
+    causes = [_event(_stored(opened, *place)) for place in found.causes]
     effects = [
-        _event(opened, effect.stream, effect.version) | {"depth": effect.depth, "cause": effect.cause}
+        _event(_stored(opened, effect.stream, effect.version)) | {"depth": effect.depth, "cause": effect.cause}
         for effect in found.effects
     ]
-    shown = {"event": _event(opened, run, version), "causes": causes, "outside": found.outside, "effects": effects}
+    shown = {"event": _event(row), "causes": causes, "outside": found.outside, "effects": effects}
     return msgspec.msgpack.encode(shown)
 
 
-def _event(opened: Store, stream: str, version: int) -> dict[str, Any]:
-    [row] = opened.log.rows(stream, after=version - 1, upto=version)
+def _stored(opened: Store, stream: str, version: int) -> Row:
+    """Return a row by where it stands: under a stream that may be deleted by now, and still needed by forks."""
+    for row in opened.log.backend.own_rows(stream, after=version - 1, limit=1):
+        if row.version == version:
+            return row
+    raise StreamNotFound(stream)  # given back since it was found
+
+
+def _event(row: Row) -> dict[str, Any]:
     kind, schema_version = tag_of_record(row.data)
     return {
-        "id": f"{stream}@{version}",
-        "stream": stream,
-        "version": version,
+        "id": f"{row.origin}@{row.version}",
+        "stream": row.stream,
+        "version": row.version,
         "position": row.position,
         "kind": kind,
         "schema_version": schema_version,

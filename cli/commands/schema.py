@@ -18,6 +18,7 @@ from tailfold.engine.errors import Corruption, SchemaChanged
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.schema_files import LOCK_DEFAULT, corpus_path
 from tailfold.engine.schema_report import Surveyed
+from tailfold.engine.shape import readable_parts
 from tailfold.upcasters import Upcasters
 from tailfold.upcasters.schema import view
 from tailfold.upcasters.verdicts import Judgement, Verdict
@@ -301,7 +302,7 @@ def _only(opened: Store, every_stream: bool) -> Callable[[str], bool]:
 
 def _touch(opened: Store) -> None:
     """Read every record once: what cannot be decoded is for the command itself to say."""
-    for head in opened.streams():
+    for part in readable_parts(opened.log.backend):
         with suppress(Corruption):
-            for _ in opened.log.rows(head.stream, after=head.base, upto=head.version):
+            for _ in opened.log.rows(part.reader, after=part.after, upto=part.upto):
                 pass

@@ -15,6 +15,7 @@ from tailfold.engine.backend.port import Sealed
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.rawrecords import tag_of_record
+from tailfold.engine.shape import readable_parts
 
 
 def verify(
@@ -154,8 +155,8 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
         usage = opened.usage()
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for head in opened.streams():
-            for row in opened.log.rows(head.stream, after=0, upto=head.version):
+        for part in readable_parts(opened.log.backend):
+            for row in opened.log.rows(part.reader, after=part.after, upto=part.upto):
                 kind, version = tag_of_record(row.data)
                 counts[f"{kind}@{version}"] += 1
                 sizes[f"{kind}@{version}"] += len(row.data)

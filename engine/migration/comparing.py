@@ -16,9 +16,9 @@ from tailfold.engine.loading import refold
 from tailfold.engine.migration.copying import heads, id_row, moved_checkpoints, taken_over
 from tailfold.engine.migration.plan import Plan, Progress, by_position, check_row
 from tailfold.engine.migration.rewriting import Rewriter, Schema
-from tailfold.engine.migration.shape import Shape
 from tailfold.engine.origin import read_taken
 from tailfold.engine.records import Codec
+from tailfold.engine.shape import Shape
 from tailfold.engine.store import Store
 from tailfold.engine.verify import verify
 from tailfold.snapshots import never

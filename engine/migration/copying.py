@@ -18,10 +18,10 @@ from tailfold.engine.errors import (
 from tailfold.engine.events import COMPOSITE_KIND, Event
 from tailfold.engine.migration.plan import Plan, Progress, pages, runs
 from tailfold.engine.migration.rewriting import Rewriter, Rewritten
-from tailfold.engine.migration.shape import Fork, Shape
 from tailfold.engine.origin import Taken, read_origin, read_taken, taken_row
 from tailfold.engine.rawrecords import RECORD_FIELDS, format_needed, raw_record, tag_of_record
 from tailfold.engine.records import Codec, describe
+from tailfold.engine.shape import Fork, Shape
 
 BLOBS_PER_COMMIT = 16
 IDS_PER_COMMIT = 1000

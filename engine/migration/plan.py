@@ -14,8 +14,8 @@ from tailfold.engine.errors import BlobDamaged, RecordDamaged, SchemaError
 from tailfold.engine.events import Blob, Event, tag
 from tailfold.engine.log import ROWS_PER_PAGE
 from tailfold.engine.migration.rewriting import How, Rewriter, Rewritten
-from tailfold.engine.migration.shape import Shape
 from tailfold.engine.rawrecords import blobs_in, tag_of_record, tags_in
+from tailfold.engine.shape import Shape
 
 FAILURES_MAX = 1000
 Progress = Callable[[str, int, int], None]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from tailfold.engine.backend.port import Backend, Row
 from tailfold.engine.events import Event, split_tag, tag, tag_of
 from tailfold.engine.fold import Fold
-from tailfold.engine.migration.shape import Shape
 from tailfold.engine.rawrecords import tag_of_record, tags_in
 from tailfold.engine.records import Codec
+from tailfold.engine.shape import Shape
 from tailfold.engine.store import Store
 from tailfold.snapshots import never
 from tailfold.upcasters import Standing, Upcasters

@@ -103,6 +103,20 @@ def test_trace_shows_the_way_to_the_root_and_the_tree_below(store: Path) -> None
     assert tailfold(store, "trace", "r-1", "0").returncode == 2
 
 
+def test_trace_goes_on_in_what_a_fork_inherited_from_a_deleted_run(store: Path) -> None:
+    assert tailfold(store, "fork", "r-1", "--at", "4", "--as", "f").returncode == 0
+    with Store.open(store) as opened:
+        opened.append("f", TurnStarted(9), expected=4, causation="f@4")
+    for _ in range(2):
+        lines = tailfold(store, "trace", "f", "5").stdout.splitlines()
+        assert [line.split()[0] for line in lines] == ["r-1@1", "r-1@2", "r-1@3", "r-1@4", "f@5"]
+        lines = tailfold(store, "trace", "f", "4").stdout.splitlines()
+        assert "r-1@4" in next(line for line in lines if "◀ traced" in line)
+        assert any("f@5" in line for line in lines)
+        tailfold(store, "delete", "r-1", "--reroot")
+        assert tailfold(store, "gc").returncode == 0
+
+
 def test_list_folds_no_run_and_keeps_its_list_in_the_store(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with Store.open(path) as opened:

@@ -170,6 +170,21 @@ def test_an_event_that_forks_share_counts_once(backend: MemoryBackend) -> None:
     assert explain(store.log, "child", 1).payload == {"a": 1}
 
 
+def test_what_forks_keep_of_a_deleted_stream_counts(backend: MemoryBackend) -> None:
+    store = opened(backend, Upcasters(events=[OLD, PLAIN, GONE]))
+    before = {(row.kind, row.version): row.events for row in survey(store.log)}
+    at = store.head("s").version
+    store.fork("s", at=at, name="child")
+    store.delete("s", reroot=True)
+    for _ in range(2):
+        assert {(row.kind, row.version): row.events for row in survey(store.log)} == before
+        assert ("plain", 1) in {(kind, version) for kind, version, _ in take_payloads(store.log, [])}
+        store.gc()
+    store.delete("child")
+    left = sum(row.events for row in survey(store.log))  # nobody can read those of `s` any more
+    assert left == sum(before.values()) - at
+
+
 def test_the_parts_of_a_composite_count_and_are_explained_each_by_its_own_tag(backend: MemoryBackend) -> None:
     for parts in ([["old@1", {"a": 0}], ["plain@1", {"a": 7}]], []):
         data = msgspec.msgpack.encode(["*@1", 1, None, None, parts])

@@ -41,6 +41,23 @@ def test_what_is_no_earlier_event_of_the_store_is_outside(cause: str, store: Sto
     assert (found.causes, found.outside) == ([("a", 1)], cause)
 
 
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_fork_may_name_what_it_inherited_as_its_own(delete: bool, store: Store) -> None:
+    put(store, "a", None)
+    put(store, "a", "a@1")
+    store.fork("a", at=2, name="child")
+    store.fork("child", at=2, name="grandchild")
+    store.append("child", Deposited(1), expected=2, causation="child@2")
+    store.append("grandchild", Deposited(1), expected=2, causation="child@2")
+    if delete:
+        store.delete("a", reroot=True)
+        store.delete("child", reroot=True)
+    found = store.trace("grandchild", 3)
+    assert (found.causes, found.outside) == ([("a", 2), ("a", 1)], None)
+    effects = store.trace("grandchild", 1).effects
+    assert {(e.stream, e.version, e.cause) for e in effects} >= {("a", 2, "a@1"), ("grandchild", 3, "a@2")}
+
+
 def test_without_causes_there_is_nothing_to_say(store: Store) -> None:
     store.append("a", [Deposited(1), Deposited(2)], expected=0)
     found = store.trace("a", 1)

@@ -1,7 +1,8 @@
-"""The shape of a store: what was forked off what, what is deleted, and what a migration has to keep of it."""
+"""The shape of a store: what was forked off what, what is deleted, and what living streams still need of that."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tailfold.engine.backend import chain
@@ -16,6 +17,30 @@ class Fork(NamedTuple):
     parent: str
     at: int
     created_ns: int
+
+
+class Part(NamedTuple):
+    """The own events of a stream that somebody can read: those with after < version <= upto."""
+
+    stream: str
+    reader: str
+    """A living stream that sees them: the stream itself, or a fork of a deleted one."""
+    after: int
+    upto: int
+
+
+def readable_parts(backend: Backend) -> Iterator[Part]:
+    """Yield parts that have every event that a living stream sees once, also what forks keep of deleted ones."""
+    after = ""
+    while page := backend.heads(after=after):
+        yield from (Part(head.stream, head.stream, head.base, head.version) for head in page)
+        after = page[-1].stream
+    if backend.tombstones():
+        shape = Shape(backend)
+        for name, kept in shape.kept.items():
+            base = shape.tombstones[name].base
+            if kept > base:
+                yield Part(name, shape.reader(name), base, kept)
 
 
 class Shape:
