@@ -3,7 +3,8 @@
 from tailfold.upcasters.chain import Chain, Stage, current_events
 from tailfold.upcasters.changes import AddField, Change, ConvertField, DropField, RenameField
 from tailfold.upcasters.errors import LiftError, StepsError
-from tailfold.upcasters.steps import Output, Part, Step, Upcasters
+from tailfold.upcasters.register import Upcasters
+from tailfold.upcasters.steps import Output, Part, Step
 from tailfold.upcasters.versions import Standing, stand
 
 __all__ = [

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 from tailfold.upcasters.errors import LiftError, StepsError
-from tailfold.upcasters.steps import Context, Output, Step, Tag, TypedStep, Upcasters
+from tailfold.upcasters.register import Upcasters
+from tailfold.upcasters.steps import Context, Output, Step, Tag, TypedStep
 from tailfold.upcasters.versions import Standing, stand
 
 Build = Callable[[Any, Any], Any]

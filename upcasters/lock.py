@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from tailfold.snapshots import fingerprint
 from tailfold.upcasters.errors import LockError, LockTooNewError
+from tailfold.upcasters.register import Upcasters
 from tailfold.upcasters.schema import Description, Field, Shape, describe
-from tailfold.upcasters.steps import Step, TypedStep, Upcasters
+from tailfold.upcasters.steps import Step, TypedStep
 from tailfold.upcasters.widening import compare
 
 LOCK_FORMAT = 1

@@ -117,6 +117,16 @@ def test_trace_goes_on_in_what_a_fork_inherited_from_a_deleted_run(store: Path) 
         assert tailfold(store, "gc").returncode == 0
 
 
+def test_stats_count_once_what_forks_share(store: Path) -> None:
+    [before] = json_lines(tailfold(store, "stats", "--json"))
+    assert tailfold(store, "fork", "r-1", "--at", "4", "--as", "f").returncode == 0
+    [shown] = json_lines(tailfold(store, "stats", "--json"))
+    assert (shown["kinds"], shown["event_bytes"]) == (before["kinds"], before["event_bytes"])
+    tailfold(store, "delete", "r-1", "--reroot")
+    [shown] = json_lines(tailfold(store, "stats", "--json"))
+    assert shown["kinds"]["run_started@1"] == before["kinds"]["run_started@1"]  # the fork's first event
+
+
 def test_list_folds_no_run_and_keeps_its_list_in_the_store(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with Store.open(path) as opened:
