@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -103,7 +104,8 @@ def test_trace_shows_the_way_to_the_root_and_the_tree_below(store: Path) -> None
     assert tailfold(store, "trace", "r-1", "0").returncode == 2
 
 
-def test_trace_goes_on_in_what_a_fork_inherited_from_a_deleted_run(store: Path) -> None:
+def test_trace_goes_on_in_what_a_fork_inherited_from_a_deleted_run(store: Path, tmp_path: Path) -> None:
+    store = shutil.copytree(store, tmp_path / "s")  # others read the shared one
     assert tailfold(store, "fork", "r-1", "--at", "4", "--as", "f").returncode == 0
     with Store.open(store) as opened:
         opened.append("f", TurnStarted(9), expected=4, causation="f@4")
@@ -117,7 +119,8 @@ def test_trace_goes_on_in_what_a_fork_inherited_from_a_deleted_run(store: Path) 
         assert tailfold(store, "gc").returncode == 0
 
 
-def test_stats_count_once_what_forks_share(store: Path) -> None:
+def test_stats_count_once_what_forks_share(store: Path, tmp_path: Path) -> None:
+    store = shutil.copytree(store, tmp_path / "s")  # others read the shared one
     [before] = json_lines(tailfold(store, "stats", "--json"))
     assert tailfold(store, "fork", "r-1", "--at", "4", "--as", "f").returncode == 0
     [shown] = json_lines(tailfold(store, "stats", "--json"))
