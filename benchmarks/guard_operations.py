@@ -32,8 +32,8 @@ MAP_BYTES = 1 << 28
 OPERATIONS = ("append", "fold", "resume", "upcast", "fork")
 
 
-def _open(path: Path, policy: Policy = never, **more: Any) -> Store:
-    backend = LmdbBackend(path, durability=Durability.RELAXED, map_bytes=MAP_BYTES)
+def _open(path: Path, policy: Policy = never, durability: Durability = Durability.RELAXED, **more: Any) -> Store:
+    backend = LmdbBackend(path, durability=durability, map_bytes=MAP_BYTES)
     # Sealing goes on by itself, in its own time: counts must not depend on when.
     return Store.open(backend=backend, snapshots=policy, clock=lambda: 1, sealing=False, **more)
 
@@ -46,7 +46,8 @@ def prepare(folder: Path) -> dict[str, Callable[[], None]]:
     live.append(*events[: EVENTS - TAIL])
     live.snapshot()
     live.append(*events[EVENTS - TAIL : EVENTS])
-    appended = store.live("appended", session)
+    # Few enough that none of them settles: how many would is a matter of pages.
+    appended = _open(folder / "durable", durability=Durability.DURABLE).live("appended", session)
     fresh = iter(events[EVENTS:])
     names = iter(range(10 * FORKS))
 

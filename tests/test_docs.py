@@ -17,7 +17,7 @@ from tailfold.engine.agent.events import AGENT_EVENTS
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.commit import GROUP_MAX
-from tailfold.engine.backend.port import FORMAT_LEAST, FORMAT_VERSION, HASH_BYTES
+from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, HASH_BYTES
 from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.names import KIND_MAX_BYTES, RUN_ID_MAX_CHARS, STREAM_NAME_MAX_BYTES
 from tailfold.engine.rawrecords import RECORD_BYTES_MAX, RECORD_FIELDS
@@ -163,7 +163,7 @@ def test_the_design_tables_are_the_constants() -> None:
     assert first_column(DESIGN, "| durability | acknowledged means") == [d.value for d in Durability]
     constants = {
         "format version": f"{FORMAT_VERSION}",
-        "format of a new store": f"{FORMAT_LEAST}",
+        "format of a new store": f"{FORMAT_AHEAD} (durable), {FORMAT_LEAST} (relaxed)",
         "event key": f"{keys.EVENT_KEY.size} bytes",
         "chain hash": f"{HASH_BYTES} bytes",
         "blob digest": f"{Blob.DIGEST_BYTES} bytes",

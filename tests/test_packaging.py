@@ -56,12 +56,13 @@ def test_modules_stay_small_enough_to_read_in_one_go(folder: str) -> None:
 
 
 def test_only_one_package_imports_lmdb_and_one_module_builds_keys() -> None:
+    """The layouts of whole files, which have no keys, stand beside what reads and writes them."""
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text()
             if path.parent != ROOT / "engine/backend/lmdb":
                 assert "\nimport lmdb" not in text, path
-            if path.parent.name not in ("backend", "snapshots"):
+            if path.parent.name not in ("backend", "snapshots") and path.name not in ("ahead_file.py", "metas.py"):
                 assert "struct.Struct(" not in text, path
 
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tailfold.engine import Blob, MemoryBackend, Store
-from tailfold.engine.backend.port import FORMAT_VERSION
+from tailfold.engine import Blob, Durability, MemoryBackend, Store
+from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_VERSION
 from tailfold.engine.errors import FormatTooNew
 from tailfold.engine.exporting import export
 from tailfold.engine.importing import check, import_stream
@@ -25,7 +25,8 @@ FORMATS = range(1, FORMAT_VERSION + 1)
 
 def unpack(name: str, path: Path) -> Path:
     path.mkdir()
-    (path / "data.mdb").write_bytes(gzip.decompress((FOLDER / name / "data.mdb.gz").read_bytes()))
+    for packed in (FOLDER / name).glob("data.*.gz"):
+        (path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
     return path
 
 
@@ -82,7 +83,7 @@ def test_every_golden_store_is_exported_imported_and_migrated(version: int, tmp_
                 assert copy.head(head.stream) == head, "hashes and times"
         expected = facts(store)
     report = migrate(path, tmp_path / "d", Schema(Upcasters(events=[*EVENTS, *SHOP])))
-    assert (report.sound, report.lifted, report.format) == (True, 0, min(version, 3))
+    assert (report.sound, report.lifted, report.format) == (True, 0, FORMAT_AHEAD)
     with Store.open(tmp_path / "d", events=[*EVENTS, *SHOP]) as store:
         assert facts(store) == expected, "all was current: every byte and hash is kept"
 
@@ -97,6 +98,25 @@ def test_a_golden_file_from_the_future_is_refused_by_name_and_left_as_it_is(tmp_
     done = tailfold(path, "list")
     assert done.returncode == 8
     assert "format version 99" in done.stderr
+
+
+def test_the_golden_store_of_format_5_has_events_that_only_the_write_ahead_file_has(tmp_path: Path) -> None:
+    path = unpack("format-5", tmp_path / "s")
+    (path / "data.wal").unlink()
+    with Store.open(path) as store:
+        assert store.backend.head("late") is None
+
+
+def test_a_store_of_an_older_format_is_raised_by_the_first_durable_write(tmp_path: Path) -> None:
+    path = unpack("format-1", tmp_path / "s")
+    with Store.open(path, durability=Durability.RELAXED) as store:
+        store.append("account", Deposited(1), expected=3)
+        assert store.format == 1
+    with Store.open(path) as store:
+        assert [r.version for r in store.read("account")] == [1, 2, 3, 4]
+        assert store.format == 1, "reading changes nothing"
+        store.append("account", Deposited(1), expected=4)
+        assert store.format == FORMAT_AHEAD
 
 
 def test_every_format_has_its_golden_store() -> None:

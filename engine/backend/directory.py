@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailfold.engine.errors import StoreNotFound
 
-_OWN_FILES = ("data.mdb", "lock.mdb")
+_OWN_FILES = ("data.mdb", "lock.mdb", "data.wal")
 _METAS_BYTES = 2 * 4096
 _TRANSACTION_AT = 144
 """Where the number of the last transaction stands in LMDB 0.9's first meta page."""

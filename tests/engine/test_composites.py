@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tailfold.engine import Event, Fold, LmdbBackend, MemoryBackend, Opaque, Store
+from tailfold.engine import Durability, Event, Fold, LmdbBackend, MemoryBackend, Opaque, Store
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.lmdb import environment
 from tailfold.engine.backend.port import Append, Appended, Backend
@@ -113,7 +113,7 @@ def test_the_kind_of_composites_is_no_kind_for_users() -> None:
 def test_the_stamp_is_raised_with_the_first_composite_and_older_releases_refuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open(tmp_path / "s") as store:
+    with Store.open(tmp_path / "s", durability=Durability.RELAXED) as store:
         store.append("a", Deposited(1), expected=0)
         assert store.format == 1, "a new store is for everyone, until it holds what needs more"
         put(store.backend, "*@1", PARTS)

@@ -22,6 +22,7 @@ from tailfold.engine.agent.models import RuleModel
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
+from tailfold.engine.backend.lmdb import ahead_file
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.migration import Schema, migrate
 from tailfold.snapshots import state_hash
@@ -51,6 +52,8 @@ def facts(store: Store) -> dict[str, Any]:
         more["resolved"] = store.resolve("account")
     if store.backend.head("long") is not None:  # since format 4
         more["long"] = [state_hash(store.load("long", account, at).state) for at in (1, 256, 257, 600)]
+    if store.backend.head("late") is not None:  # since format 5
+        more["late"] = [[r.version, r.position, msgspec.to_builtins(r.event)] for r in store.read("late")]
     run = store.load("r-1", run_fold).state
     heads = {head.stream: [head.version, head.hash.hex()] for head in store.streams()}
     return {
@@ -111,10 +114,18 @@ def main() -> None:
             store.append("long", [Deposited(i, f"note {i}") for i in range(600)], expected=0)
             assert store.seal("long").segments == 2
             assert store.seal("account", whole=False).segments == 1, "a fork needs it, and cannot tell"
+        ahead_file.boot = lambda: "golden"
+        settled = (path / "data.mdb").read_bytes()
+        with Store.open(path, events=[*SHOP, *EVENTS], clock=lambda: next(clock)) as store:
             assert store.format == FORMAT_VERSION
+            for i in range(3):
+                store.append("late", Deposited(i, f"only in data.wal: {i}"), expected=i)
             found = facts(store)
+            ahead = (path / "data.wal").read_bytes()
+        # What a power cut leaves that took all of data.mdb that was not flushed.
         target.mkdir()
-        (target / "data.mdb.gz").write_bytes(gzip.compress((path / "data.mdb").read_bytes(), mtime=0))
+        (target / "data.mdb.gz").write_bytes(gzip.compress(settled, mtime=0))
+        (target / "data.wal.gz").write_bytes(gzip.compress(ahead, mtime=0))
     (target / "facts.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

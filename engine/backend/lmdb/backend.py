@@ -45,8 +45,10 @@ CHECKS_MAX = 20
 
 _decode_lease = msgspec.msgpack.Decoder(Lease).decode
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
-    _Txn = lmdb.Transaction[bytes]
+if TYPE_CHECKING:
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
+
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 
@@ -88,7 +90,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:  # noqa: D102
         key = stream.encode()
 
-        def swap(txn: _Txn) -> bool:
+        def swap(txn: Writes) -> bool:
             stored = txn.get(key, db=self._leases)
             if (_decode_lease(stored) if stored is not None else None) != seen:
                 return False
@@ -96,16 +98,14 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
 
         return self._write(swap)
 
-    def _write(self, work: _Work[_T]) -> _T:
+    def _write(self, work: Callable[[Writes], _T]) -> _T:
         """Run *work* in a write transaction; grow the map and start over if it does not fit."""
         while True:
             self._check_open()
             seen_bytes = 0
             try:
-                with self._gate:
-                    seen_bytes = self._env.info()["map_size"]
-                    with self._env.begin(write=True) as txn:
-                        return work(txn)
+                seen_bytes = self._env.info()["map_size"]
+                return self._shared.write(work)
             except lmdb.MapFullError:
                 self._shared.grow(seen_bytes)
             except lmdb.MapResizedError:
@@ -113,7 +113,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             except lmdb.Error as error:
                 raise translated(error, self.path) from error
 
-    def _commit(self, txn: _Txn, batch: Sequence[Append]) -> list[Appended | EngineError]:
+    def _commit(self, txn: Writes, batch: Sequence[Append]) -> list[Appended | EngineError]:
         """Check every append in turn, then write all that passed, sorted, table by table."""
         outcomes: list[Appended | EngineError] = []
         touched: dict[str, tuple[int, keys.StreamRow]] = {}
@@ -194,11 +194,11 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             # At the end of the table LMDB may fill pages instead of splitting them in halves: less to
             # write, less to store (a lone stream of 1.4 KB events: 2.5 → 2.0 times a raw write).
             at_end = not events.last() or events.key() < event_rows[0][0]
-            events.putmulti(event_rows, append=at_end)
-            txn.cursor(self._positions).putmulti(position_rows, append=True)
+            txn.put_all(event_rows, db=self._events, at_end=at_end)
+            txn.put_all(position_rows, db=self._positions, at_end=True)
             pack_stream, encode = keys.STREAM_KEY.pack, keys.encode_stream_row
             heads = sorted([(pack_stream(number), encode(row)) for number, row in touched.values()])
-            txn.cursor(self._streams).putmulti(heads)
+            txn.put_all(heads, db=self._streams)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
         if format_needed > FORMAT_LEAST:

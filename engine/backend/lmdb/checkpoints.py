@@ -10,8 +10,10 @@ from tailfold.engine.backend import keys, rules
 from tailfold.engine.backend.port import CheckpointWrite
 
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
-    _Txn = lmdb.Transaction[bytes]
+if TYPE_CHECKING:
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
+
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 
@@ -23,7 +25,7 @@ class CheckpointRows:
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
-        def _write(self, work: _Work[_T]) -> _T: ...
+        def _write(self, work: Callable[[Writes], _T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _last_position(self, txn: _Txn) -> int: ...
         def _put_new_chunks(self, txn: _Txn, new: Mapping[bytes, bytes], needs: Sequence[bytes]) -> bool: ...

@@ -11,8 +11,10 @@ from tailfold.engine.backend.port import IdRow
 from tailfold.engine.errors import StreamNotFound
 
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
-    _Txn = lmdb.Transaction[bytes]
+if TYPE_CHECKING:
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
+
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 
@@ -27,7 +29,7 @@ class CopyRows:
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
-        def _write(self, work: _Work[_T]) -> _T: ...
+        def _write(self, work: Callable[[Writes], _T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _any_stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _id(self, txn: _Txn, key: bytes) -> IdRow | None: ...

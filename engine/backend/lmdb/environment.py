@@ -6,16 +6,21 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 import lmdb.verify
 import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
+from tailfold.engine.backend.lmdb import ahead_file, metas
+from tailfold.engine.backend.lmdb.ahead import Ahead, go_back, go_on
+from tailfold.engine.backend.lmdb.ahead_file import AheadFile
 from tailfold.engine.backend.lmdb.watching import Watcher
-from tailfold.engine.backend.port import FORMAT_LEAST, FORMAT_VERSION, Durability
+from tailfold.engine.backend.lmdb.writes import Noted, UnnotedWrites, Writes
+from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, Durability
 from tailfold.engine.errors import (
     BadArgument,
     EngineError,
@@ -26,6 +31,8 @@ from tailfold.engine.errors import (
     StoreNotFound,
     StoreReadOnly,
 )
+
+_T = TypeVar("_T")
 
 MAP_BYTES = 256 << 30
 """Address space reserved at open. The file is sparse: only what is written takes disk."""
@@ -55,18 +62,37 @@ class Environment:
         self.pid = os.getpid()
         self.users = 0
         self.gate = Gate()
-        self.env = _open_environment(path, durability, map_bytes)
+        self.ahead: Ahead | None = None
+        existed = _holds_data(path)
+        if existed and not (path / "lock.mdb").exists() and not ahead_file.peek(path).active:
+            # A copy without its lock file: refuse a foreign or future file before anything is written (I10).
+            _refuse_unreadable(path)
+        if not existed and durability is Durability.DURABLE:
+            _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
+        file = _open_ahead(path) if not existed or metas.read(path / "data.mdb") is not None else None
+        try:
+            noted = go_back(path, file) if file is not None and file.alone else []
+            flushing = file is None and durability is Durability.DURABLE
+            self.env = _open_environment(path, map_bytes, flushing=flushing)
+        except BaseException:
+            if file is not None:
+                file.close()
+            raise
         self.file = _file(path)
         """Which file it is: a directory may be deleted and made anew while this is open."""
         self.watcher = Watcher(path / "data.mdb", self._last_transaction)
         try:
-            self.tables = self._prepared()
-        except lmdb.Error as error:
+            self.tables = self._prepared(file, noted)
+            if file is not None:
+                self.ahead = Ahead(path, file, self.env, self.gate, noted=durability is Durability.DURABLE)
+        except BaseException as error:
             self.env.close()
-            raise translated(error, path) from error
-        except BaseException:
-            self.env.close()
+            if file is not None:
+                file.close()
+            if isinstance(error, lmdb.Error):
+                raise translated(error, path) from error
             raise
+        self._names = {table: name for name, table in self.tables.items()}
 
     @classmethod
     def acquire(cls, path: Path, durability: Durability, map_bytes: int, create: bool) -> Environment:
@@ -96,14 +122,85 @@ class Environment:
                         del self._open[key]
                 if self.pid == os.getpid():  # a forked child must not touch its parent's locks
                     self.watcher.end()
-                    if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
-                        self.env.sync(True)
-                    self.env.close()
+                    self._close()
 
-    def _prepared(self) -> dict[str, lmdb._Database]:
+    def _close(self) -> None:
+        try:
+            if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
+                self.env.sync(True)
+            if self.ahead is not None:
+                self.ahead.end()
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+        finally:
+            self.env.close()
+
+    def write(self, work: Callable[[Writes], _T]) -> _T:
+        """Run *work* in a write transaction, durable on return in the durable mode; whole or absent.
+
+        Raises what LMDB raises, `lmdb.MapFullError` and `lmdb.MapResizedError` among it: then nothing was written.
+        """
+        ahead = self.ahead
+        if ahead is None:
+            with self.gate, self.env.begin(write=True) as txn:
+                return work(UnnotedWrites(txn, self._names))
+        if not ahead.noted:
+            with self.gate, ahead.lock, self.env.begin(write=True) as txn:
+                ahead.before_relaxed(txn.id())
+                return work(UnnotedWrites(txn, self._names))
+        if self._format < FORMAT_AHEAD:
+            self._raise_format(ahead)
+        result, settle = self._write_ahead(ahead, work)
+        if settle:
+            self._settle(ahead)
+        return result
+
+    def _write_ahead(self, ahead: Ahead, work: Callable[[Writes], _T]) -> tuple[_T, bool]:
+        with self.gate, ahead.lock:
+            number = 0
+            try:
+                with self.env.begin(write=True) as txn:
+                    writes = Writes(txn, self._names)
+                    result = work(writes)
+                    settle = False
+                    if writes.any:
+                        number = txn.id()
+                        settle = ahead.before_commit(number, writes)
+            except BaseException:
+                if number:
+                    ahead.take_back(number)
+                raise
+            return result, settle
+
+    def _settle(self, ahead: Ahead) -> None:
+        while True:
+            try:
+                with self.gate, ahead.lock:
+                    return ahead.settle()
+            except lmdb.MapResizedError:
+                self.adopt()
+
+    def _raise_format(self, ahead: Ahead) -> None:
+        """Raise the stamp of an older store before its first record: older releases know no write-ahead file."""
+
+        def work(writes: Writes) -> None:
+            stamp = keys.raised(writes.get(keys.FORMAT_KEY, db=self.tables["meta"]) or b"", FORMAT_AHEAD)
+            if stamp is not None:
+                writes.put(keys.FORMAT_KEY, stamp, db=self.tables["meta"])
+
+        self._write_ahead(ahead, work)
+        self._settle(ahead)
+        self._format = FORMAT_AHEAD
+
+    def _prepared(self, file: AheadFile | None, noted: list[Noted]) -> dict[str, lmdb._Database]:
         """Prepare; start over with the new size if another process grows the map meanwhile."""
         while True:
             try:
+                if file is not None and file.alone:
+                    if file.header().active:
+                        tables = {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
+                        go_on(self.path, file, noted, self.env, tables)
+                    file.share()
                 return self._prepare()
             except lmdb.MapResizedError:
                 self.env.set_mapsize(0)
@@ -126,11 +223,7 @@ class Environment:
             raise StoreDamaged(str(self.path), [f"table {name!r} is missing" for name in missing])
         if not new or self.env.flags()["readonly"]:
             return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
-        with self.env.begin(write=True) as txn:
-            tables = {name: self.env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
-            stamp = keys.Stamp(FORMAT_LEAST, time.time_ns(), "tailfold")
-            # Another process may have been first: the stamp that is there stands.
-            txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
+        tables = _make(self.env, FORMAT_LEAST)
         self._check_stamp(tables["meta"])
         directory.sync(self.path)
         directory.sync(self.path.parent)
@@ -147,6 +240,7 @@ class Environment:
             raise StoreDamaged(str(self.path), [f"the format stamp cannot be read: {error}"]) from None
         if stamp.format > FORMAT_VERSION:
             raise FormatTooNew(str(self.path), stamp.format, FORMAT_VERSION)
+        self._format = stamp.format
 
     def _last_transaction(self) -> int:
         """Return the number of the last transaction that readers see; not the meta page's, which is ahead."""
@@ -210,13 +304,46 @@ def _is_full(error: lmdb.Error, path: Path) -> bool:
     return disk.f_bavail * disk.f_frsize < 1 << 20
 
 
-def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmdb.Environment:
-    durable = durability is Durability.DURABLE
+def _holds_data(path: Path) -> bool:
     data = path / "data.mdb"
-    existed = data.is_file() and data.stat().st_size > 0
-    if existed and not (path / "lock.mdb").exists():
-        # A copy without its lock file: refuse a foreign or future file before LMDB makes one (I10).
-        _refuse_unreadable(path)
+    return data.is_file() and data.stat().st_size > 0
+
+
+def _open_ahead(path: Path) -> AheadFile | None:
+    try:
+        return AheadFile.open(path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
+        raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None
+
+
+def _make_flushed(path: Path, map_bytes: int) -> None:
+    """Make a new store, all of it on the disk on return."""
+    env = _open_environment(path, map_bytes, flushing=True)
+    try:
+        _make(env, FORMAT_AHEAD if ahead_file.SUPPORTED else FORMAT_LEAST)
+    except lmdb.Error as error:
+        raise translated(error, path) from error
+    finally:
+        env.close()
+    directory.sync(path)
+    directory.sync(path.parent)
+
+
+def _make(env: lmdb.Environment, format: int) -> dict[str, lmdb._Database]:
+    """Make the tables and the stamp in one transaction."""
+    with env.begin(write=True) as txn:
+        tables = {name: env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
+        stamp = keys.Stamp(format, time.time_ns(), "tailfold")
+        # Another process may have been first: the stamp that is there stands.
+        txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
+    return tables
+
+
+def _open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Environment:
+    """Open LMDB's files; *flushing* if LMDB has to make every transaction durable by itself."""
+    existed = _holds_data(path)
     engine: dict[str, Any] = {} if existed else {"lib_version": _LMDB_MAJOR}  # a file says its own
     while True:
         try:
@@ -226,8 +353,8 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
                 mode=0o600,
                 max_dbs=len(keys.TABLES) + 8,
                 max_readers=READERS_MAX,
-                sync=durable,
-                metasync=durable,
+                sync=flushing,
+                metasync=flushing,
                 readahead=False,
                 **engine,
             )
@@ -253,6 +380,12 @@ def _open_environment(path: Path, durability: Durability, map_bytes: int) -> lmd
 
 def _open_to_read(path: Path, map_bytes: int) -> lmdb.Environment:
     """Open a store on a medium that cannot be written to. Without locks: nobody can write to it meanwhile."""
+    header = ahead_file.peek(path)
+    if header.active and header.boot != ahead_file.boot():
+        raise StoreReadOnly(
+            f"the store at {path} was not closed before the machine stopped, and can only be read here: open it"
+            " once where it can be written to"
+        )
     try:
         return lmdb.open(
             str(path), readonly=True, lock=False, max_dbs=len(keys.TABLES) + 8, map_size=map_bytes, readahead=False

@@ -29,8 +29,10 @@ from tailfold.engine.errors import (
 )
 
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
-    _Txn = lmdb.Transaction[bytes]
+if TYPE_CHECKING:
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
+
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 
@@ -59,7 +61,7 @@ class ForkRows:
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
-        def _write(self, work: _Work[_T]) -> _T: ...
+        def _write(self, work: Callable[[Writes], _T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _any_stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _stream_row(self, txn: _Txn, key: bytes, name: str) -> keys.StreamRow: ...
@@ -387,9 +389,9 @@ class ForkRows:
             rows = segment.rows(row.name, segment.first - 1, keep, row.name)
             key = keys.SEGMENT_KEY.pack(number, keep, keys.SEGMENT_MARK)
             txn.put(key, pack(rows), db=self._events)
-        found = cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1))
-        while found and cursor.key().startswith(keys.STREAM_KEY.pack(number)):
-            found = cursor.delete()
+        prefix = keys.STREAM_KEY.pack(number)
+        while cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1)) and cursor.key().startswith(prefix):
+            txn.delete(bytes(cursor.key()), db=self._events)
 
     def _drop_of_tombstone(self, txn: _Txn, number: int, row: keys.StreamRow, keep: int, dry_run: bool) -> int:
         """Drop what hangs on the events past *keep*: snapshots, ids, the entry among its parent's children."""
@@ -407,9 +409,15 @@ class ForkRows:
         for key in snapshots:
             txn.delete(key, db=self._snapshots)
         ids = txn.cursor(self._ids)
-        found = ids.set_range(prefix)
-        while found and ids.key().startswith(prefix):
-            found = ids.delete() if keys.decode_id_row(ids.value()).last > keep else ids.next()
+        gone = []
+        if ids.set_range(prefix):
+            for id_key, id_row in ids.iternext():
+                if not id_key.startswith(prefix):
+                    break
+                if keys.decode_id_row(id_row).last > keep:
+                    gone.append(bytes(id_key))
+        for id_key in gone:
+            txn.delete(id_key, db=self._ids)
         if keep == row.base and row.lineage:
             parent, at = row.pairs[-1]
             txn.delete(keys.CHILD_KEY.pack(parent, at, number), db=self._children)

@@ -27,10 +27,11 @@ else:
     from backports import zstd
 
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
+if TYPE_CHECKING:
     from tailfold.engine.backend.lmdb.forks import Part
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
 
-    _Txn = lmdb.Transaction[bytes]
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 SEGMENT_RECORDS = 256
@@ -209,7 +210,7 @@ class SegmentRows:
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
-        def _write(self, work: _Work[_T]) -> _T: ...
+        def _write(self, work: Callable[[Writes], _T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _raise_format(self, txn: _Txn, needed: int) -> None: ...
 

@@ -14,8 +14,10 @@ from tailfold.snapshots.chunks import reachable
 FIRST_KEYS = 4
 
 _T = TypeVar("_T")
-if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
-    _Txn = lmdb.Transaction[bytes]
+if TYPE_CHECKING:
+    from tailfold.engine.backend.lmdb.writes import Reads, Writes
+
+    _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
 
@@ -30,7 +32,7 @@ class SnapshotRows:
     if TYPE_CHECKING:  # what the backend brings
 
         def _read(self, work: _Work[_T]) -> _T: ...
-        def _write(self, work: _Work[_T]) -> _T: ...
+        def _write(self, work: Callable[[Writes], _T]) -> _T: ...
         def _stream(self, txn: _Txn, name: str) -> tuple[int, keys.StreamRow] | None: ...
         def _parts_back(
             self, txn: _Txn, number: int, row: keys.StreamRow, after: int, upto: int

@@ -129,5 +129,4 @@ def test_an_import_killed_after_any_commit_is_gone_on_with(commit: int, unkilled
     with Store.open(tmp_path / "s", create=False) as store:
         assert store.backend.heads() == heads, "times and hashes are those of the exported store"
         assert store.verify().sound
-        assert store.format == 2
         assert store.backend.blobs() != []

@@ -1,0 +1,260 @@
+"""Durable with one flush: transactions go to the write-ahead file, and reach `data.mdb` in the system's own time.
+
+LMDB flushes twice for every transaction: its pages, then the page that makes them count. Here it does not flush at
+all. What a transaction writes is flushed to the write-ahead file first; then LMDB commits to the page cache, where
+every process sees it at once. So an acknowledged append is on the disk, and so is whatever a reader sees (I12).
+
+After a power cut `data.mdb` may be anything: some pages new, some old. Recovery does not look at them. It goes back
+to the last *settled* state, all of which was flushed, and writes the records of the file over it in one
+transaction. The settled state is still there because LMDB never reuses a page that a reader may see, and every
+process that writes keeps a reader open at a settled state, its *pin*. LMDB's own newest meta page may lead to pages
+that were lost, so the header of the file keeps the meta pages of the settled state.
+
+Rules, each of which the next rests on:
+
+1. The file is written under LMDB's writer lock only, or by who has the store alone.
+2. Who writes without flushing has a pin at a settled state no newer than the one that the header names.
+3. A record is on the disk before its transaction is committed, and between two records no transaction is missing.
+   If anything else has written to `data.mdb` meanwhile, the next transaction settles first.
+4. Recovery is for who has the store alone (`AheadFile.alone`), and is one transaction: cut short, it is done again.
+
+SQLite's write-ahead log and its checkpoints are the model; that pages which LMDB may not reuse can stand in for a
+rollback journal follows from its copy on write.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+import msgspec
+from tailfold.engine.backend import directory, keys
+from tailfold.engine.backend.gate import Gate
+from tailfold.engine.backend.lmdb import metas
+from tailfold.engine.backend.lmdb.ahead_file import FILE, AheadFile, Record
+from tailfold.engine.backend.lmdb.writes import Noted, Writes, apply, read_noted
+from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull
+
+if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
+    _Txn = lmdb.Transaction[bytes]
+
+PAGES_LEAST, PAGES_MOST = 1024, 4096
+"""Pages written between two settlings: a quarter of the store, within these bounds. They cannot be reused until
+then, so this is what a store is larger for; and settling flushes them at once, about 2 ms for 1,024 of 4 KiB."""
+USED_MOST_BYTES = 4 << 20
+"""Records of the file between two settlings; more only if one transaction has more."""
+IDLE_S = 10.0
+"""After so long without a write the store is settled and the pin let go."""
+LOOK_S = 0.25
+"""How often a process that has a pin looks whether another has settled, which makes its own pin useless, and costly
+for the other: pages are not reused past it."""
+
+
+def flush_data(env: lmdb.Environment) -> None:
+    """Flush `data.mdb`: every page that was written before is on the disk on return."""
+    env.sync(True)
+
+
+class Ahead:
+    """The write-ahead file of one environment, and the pin of this process."""
+
+    def __init__(self, path: Path, file: AheadFile, env: lmdb.Environment, gate: Gate, *, noted: bool) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        """Held from before a write transaction begins until it has ended."""
+        self._file = file
+        self._env = env
+        self._gate = gate
+        self.noted = noted
+        """Whether transactions are made durable: not in the relaxed mode."""
+        self._pin: _Txn | None = None
+        self._pages = 0
+        self._pages_most = PAGES_LEAST
+        self._last_write = 0.0
+        self._keeper: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def before_commit(self, txn: int, writes: Writes) -> bool:
+        """Make durable what the open transaction number *txn* has written, before it is committed.
+
+        Return whether that was too much for the file: then call `settle` once it is committed.
+        """
+        header = self._file.header()
+        self._last_write = time.monotonic()
+        full = self._pages >= self._pages_most or self._file.used >= USED_MOST_BYTES
+        if full or self._pin is None or not header.active or not self._file.covers(txn - 1):
+            self._settle(txn - 1, active=True)
+            self._keep()
+        body = writes.body()
+        self._pages += writes.pages
+        self._file_work(lambda: self._file.append(txn, body))
+        return not body
+
+    def before_relaxed(self, txn: int) -> None:
+        """End the records of other processes before open transaction number *txn*: it will not be among them."""
+        if self._file.header().active:
+            self._settle(txn - 1, active=False)
+
+    def settle(self) -> None:
+        """Settle what was committed, and hold on. Outside any transaction."""
+        with self._env.begin(write=True) as txn:
+            self._settle(txn.id() - 1, active=True)
+
+    def take_back(self, txn: int) -> None:
+        """Void the record of transaction *txn* if it was not committed. Outside any transaction.
+
+        Raises `OutcomeUnknown` if that cannot be told, or not be made durable.
+        """
+        try:
+            with self._env.begin(write=True) as now:
+                if now.id() <= txn:
+                    self._file_work(lambda: self._file.take_back(txn))
+        except (lmdb.Error, EngineError) as error:
+            raise OutcomeUnknown(
+                f"the disk of {self.path} failed ({error}): reopen the store and look what is there"
+            ) from error
+        finally:
+            self._file.forget()
+
+    def _settle(self, txn: int, *, active: bool) -> None:
+        """Flush `data.mdb`, all of whose last transaction is *txn*, and begin a new generation of records.
+
+        Under the writer's lock. Cut short anywhere, the header that stood still holds: its state is still
+        there, for nothing has been written since.
+        """
+        flush_data(self._env)
+        pin = self._env.begin() if active else None
+        now = metas.read(self.path / "data.mdb")
+        if now is None or metas.newest_txn(now) != txn or (pin is not None and pin.id() != txn):
+            raise StoreDamaged(str(self.path), [f"the meta pages of data.mdb are not those of transaction {txn}"])
+        if self._file.header().generation == 0:
+            directory.sync(self.path)  # the file is new
+        self._file_work(lambda: self._file.write_header(active=active, txn=txn, metas=now))
+        self._let_go()
+        self._pin = pin
+        self._pages = 0
+        self._pages_most = min(PAGES_MOST, max(PAGES_LEAST, self._env.info()["last_pgno"] // 4))
+
+    def _let_go(self) -> None:
+        if self._pin is not None:
+            self._pin.abort()
+            self._pin = None
+
+    def _file_work(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreFull(f"no room left on the disk of {self.path}: nothing was written") from error
+            raise OutcomeUnknown(
+                f"the disk of {self.path} failed ({error}): reopen the store and look what is there"
+            ) from error
+
+    # -- letting go ------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Settle and let go of the pin, so that `data.mdb` alone is the store again; then close the file."""
+        self._ended.set()
+        keeper = self._keeper
+        if keeper is not None and keeper is not threading.current_thread():
+            keeper.join()
+        try:
+            while True:
+                try:
+                    with self.lock:
+                        return self._clean()
+                except lmdb.MapResizedError:
+                    self._env.set_mapsize(0)
+        finally:
+            self._let_go()
+            self._file.close()
+
+    def _clean(self) -> None:
+        if self._pin is not None:
+            with self._env.begin(write=True) as txn:
+                self._settle(txn.id() - 1, active=False)
+
+    def _keep(self) -> None:
+        """Start the thread that lets go of the pin in time."""
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keeping, name="tailfold-settling", daemon=True)
+            self._keeper.start()
+
+    def _keeping(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                with self._gate, self.lock:
+                    if self._pin is not None and self._file.moved():
+                        self._let_go()  # another process has settled since, and pins for itself what it needs
+                    elif time.monotonic() - self._last_write > IDLE_S:
+                        self._clean()
+                    if self._pin is None:
+                        self._keeper = None
+                        return
+            except (lmdb.Error, EngineError):
+                continue  # the header that stands still holds; the next write meets the error, or it has passed
+
+
+# -- recovery ------------------------------------------------------------------------------------------
+
+
+def go_back(path: Path, file: AheadFile) -> list[Noted]:
+    """Make `data.mdb` the settled state, if it may be torn; return what to write over it.
+
+    Before LMDB opens it, by who has the store alone. Raises `StoreDamaged`, with nothing changed, if file and
+    `data.mdb` do not belong together, or records are missing or cannot be read.
+    """
+    header = file.header()
+    if not header.active:
+        return []
+    records = list(file.records())
+    noted = [_noted(path, record) for record in records if record.body]  # one without was never acknowledged
+    last = records[-1].txn if records else header.txn
+    data = path / "data.mdb"
+    there = metas.read(data)
+    if there is None:
+        raise StoreDamaged(str(path), ["data.mdb has no meta pages of LMDB 0.9, and data.wal says that it should"])
+    newest = metas.newest_txn(there)
+    if newest < header.txn:
+        raise StoreDamaged(
+            str(path),
+            [f"{FILE} is of a later state (transaction {header.txn}) than data.mdb ({newest}): if data.mdb was put"
+             f" back from a copy, move {FILE} away"],
+        )  # fmt: skip
+    if newest > last:
+        raise StoreDamaged(
+            str(path),
+            [f"{FILE} ends with transaction {last}, data.mdb with {newest}: records are missing. If the machine has"
+             f" run without a break since the store was last used, move {FILE} away and run tailfold verify"],
+        )  # fmt: skip
+    metas.put_back(data, header.metas)
+    return noted
+
+
+def go_on(
+    path: Path, file: AheadFile, noted: list[Noted], env: lmdb.Environment, tables: Mapping[str, lmdb._Database]
+) -> None:
+    """Write what `go_back` has returned over the settled state, flush it, and mark the file clean."""
+    if not file.header().active:
+        return
+    with env.begin(write=True) as txn:
+        for one in noted:
+            apply(txn, one, tables)
+    flush_data(env)
+    now = metas.read(path / "data.mdb")
+    assert now is not None
+    file.write_header(active=False, txn=metas.newest_txn(now), metas=now)
+
+
+def _noted(path: Path, record: Record) -> Noted:
+    try:
+        return read_noted(record.body, keys.TABLES)
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(str(path), [f"{FILE}: transaction {record.txn} cannot be read ({error})"]) from None

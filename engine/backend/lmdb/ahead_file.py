@@ -1,0 +1,335 @@
+"""The write-ahead file, `data.wal`: what the newest transactions wrote, on the disk with one flush each.
+
+Two header slots of 4 KiB, written in turn, then records from byte 8,192 on. A header says which state of `data.mdb`
+is *settled*: wholly on the disk, and kept there while the header is *active*. The records behind it are the
+transactions since then, each with the number of its transaction, so that none can be missing between two. Every
+header begins a new *generation*; records of an older one are passed over, and their bytes written over.
+
+Only layout, locks and flushes here; what they are for is in `ahead`. The file is sound after a power cut if writing
+a block again does not harm what it held before, which SQLite calls *powersafe overwrite*.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from tailfold.engine.errors import StoreDamaged
+
+if TYPE_CHECKING:
+    import fcntl
+else:
+    try:
+        import fcntl
+    except ImportError:  # Windows: no write-ahead file there, LMDB flushes for itself
+        fcntl = None
+
+SUPPORTED = fcntl is not None
+FILE = "data.wal"
+MAGIC = b"tailwal1"
+SLOT_BYTES = 4096
+RECORDS_AT = 2 * SLOT_BYTES
+FIRST_BYTES = 64 << 10
+"""Zeros written ahead for the records, doubled when they are used up: overwriting flushes faster than growing."""
+GROWTH_MOST_BYTES = 1 << 20
+KEPT_BYTES = 4 << 20
+"""A file that has become longer than this is cut back with the next header."""
+
+_HEAD = struct.Struct("<8sIIQ")  # magic, CRC-32 of what follows it, length of the body, generation
+_RECORD = struct.Struct("<IIQQ")  # CRC-32 of what follows it, length of the body, generation, transaction
+_GENERATION = struct.Struct("<Q")
+_GENERATION_AT = 16
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """What the file says of `data.mdb`. Later formats append fields."""
+
+    generation: int
+    active: bool
+    """A process may write without flushing `data.mdb`: only the settled state and the records can be relied on."""
+    txn: int
+    """Number of the transaction that made the settled state."""
+    metas: tuple[bytes, bytes]
+    """LMDB's two meta pages as they were then: what makes it find that state."""
+    boot: str
+    """Which run of the machine wrote this; empty where the system does not say."""
+
+
+class Record(NamedTuple):
+    """One transaction."""
+
+    txn: int
+    body: bytes
+    end: int
+
+
+NOTHING = Header(0, False, 0, (b"", b""), "")
+_decode = msgspec.msgpack.Decoder(Header).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class AheadFile:
+    """An open write-ahead file, locked against recovery by others while it is open.
+
+    Its headers and records are only written under LMDB's writer lock, or by who is alone.
+    """
+
+    def __init__(self, store: Path, handle: int, alone: bool) -> None:
+        self.store = store
+        self.alone = alone
+        """Nobody else had the store open: after a crash, this process is the one to recover it."""
+        self._handle = handle
+        if os.fstat(handle).st_size < RECORDS_AT:
+            os.ftruncate(handle, RECORDS_AT)
+        self._slots = mmap.mmap(handle, RECORDS_AT, access=mmap.ACCESS_READ)
+        self._bytes = os.fstat(handle).st_size
+        self._seen: tuple[int, int] = (-1, -1)
+        self._header = NOTHING
+        # Where the records end, where the last of them begins, its transaction, and whether it can be done again.
+        self._end = self._before = RECORDS_AT
+        self._last = 0
+        self._whole = True
+
+    @classmethod
+    def open(cls, store: Path) -> AheadFile | None:
+        """Open or make the file of *store*, sharing it with other processes; wait while one of them recovers.
+
+        Return None where it cannot be used: no right to write there, or a system without such locks.
+        """
+        if fcntl is None:
+            return None
+        try:
+            handle = os.open(store / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                return None
+            raise
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                alone = True
+            except BlockingIOError:
+                fcntl.flock(handle, fcntl.LOCK_SH)
+                alone = False
+            return cls(store, handle, alone)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL):
+                return None
+            raise
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def share(self) -> None:
+        """Let others in, after having been alone."""
+        if self.alone:
+            fcntl.flock(self._handle, fcntl.LOCK_SH)
+            self.alone = False
+
+    def close(self) -> None:
+        """Let go of the file; cut it down to its headers if it is clean and nobody else has it open."""
+        with suppress(OSError, StoreDamaged):
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self.header().active:
+                os.ftruncate(self._handle, RECORDS_AT)
+        self._slots.close()
+        os.close(self._handle)
+
+    # -- header ----------------------------------------------------------------------------------------
+
+    def header(self) -> Header:
+        """Return the header that stands; looked at anew if any process has written one since.
+
+        Raises `StoreDamaged` if there is one and it cannot be read.
+        """
+        seen = self._generations()
+        if seen != self._seen:
+            self._header = newest(self._slots[:], self.store)
+            self._seen = seen
+            self._bytes = os.fstat(self._handle).st_size
+            self._forget()
+        return self._header
+
+    def moved(self) -> bool:
+        """Say whether a process has written a header since the last look. Needs no lock, unlike `header`."""
+        return self._generations() != self._seen
+
+    def _generations(self) -> tuple[int, int]:
+        read = _GENERATION.unpack_from
+        return read(self._slots, _GENERATION_AT)[0], read(self._slots, SLOT_BYTES + _GENERATION_AT)[0]
+
+    def write_header(self, *, active: bool, txn: int, metas: tuple[bytes, bytes]) -> None:
+        """Begin a new generation: what the records before it say is settled. On the disk on return."""
+        generation = self.header().generation + 1
+        body = _encode(Header(generation, active, txn, metas, boot()))
+        rest = _HEAD.pack(b"", 0, len(body), generation)[12:] + body
+        slot = (MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(SLOT_BYTES, b"\0")
+        write_all(self._handle, slot, generation % 2 * SLOT_BYTES)
+        flush(self._handle)
+        if self._bytes > RECORDS_AT + KEPT_BYTES:  # not before: the header that stood may still need them
+            os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
+
+    # -- records ---------------------------------------------------------------------------------------
+
+    @property
+    def used(self) -> int:
+        """Bytes of the records of this generation."""
+        return self._end - RECORDS_AT
+
+    def covers(self, txn: int) -> bool:
+        """Say whether the settled state and the records reach up to *txn*, the newest transaction of `data.mdb`.
+
+        A record past it stands for a transaction that was not committed: the next one is written over it.
+        """
+        if self._last < txn:
+            for record in self.records(self._last, self._end):
+                self._before, self._end, self._last, self._whole = (
+                    self._end,
+                    record.end,
+                    record.txn,
+                    bool(record.body),
+                )
+                if record.txn > txn:
+                    break
+        if self._last == txn + 1:
+            self._end, self._last = self._before, txn
+            # What stands before it was covered once, so it is whole.
+            self._whole = True
+        return self._last == txn and self._whole
+
+    def append(self, txn: int, body: bytes) -> None:
+        """Write what *txn* wrote, or an empty *body* for a transaction that recovery has to undo.
+
+        On the disk on return. Only after `covers` has said so of the transaction before it.
+        """
+        rest = _RECORD.pack(0, len(body), self.header().generation, txn)[4:] + body
+        data = zlib.crc32(rest).to_bytes(4, "little") + rest
+        end = self._end + len(data)
+        if end > self._bytes:
+            grown = max(end, min(self._bytes * 2, self._bytes + GROWTH_MOST_BYTES), RECORDS_AT + FIRST_BYTES)
+            data += bytes(grown - end)
+            self._bytes = grown
+        try:
+            write_all(self._handle, data, self._end)
+            flush(self._handle)
+        except BaseException:
+            self._bytes = 0  # nobody knows what is there now
+            self._forget()
+            raise
+        self._before, self._end, self._last, self._whole = self._end, end, txn, bool(body)
+
+    def take_back(self, txn: int) -> None:
+        """Void the record of *txn*, if there is one: the transaction was not committed. Under the writer's lock."""
+        self.header()
+        self._forget()
+        at = self._end
+        for record in self.records(self._last, at):
+            if record.txn == txn:
+                os.pwrite(self._handle, bytes(_RECORD.size), at)
+                flush(self._handle)
+                return
+            at = record.end
+
+    def forget(self) -> None:
+        """Look anew for the end of the records: a transaction of ours may not have been committed."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._end = self._before = RECORDS_AT
+        self._last = self._header.txn
+        self._whole = True
+
+    def records(self, last: int | None = None, at: int = RECORDS_AT) -> Iterator[Record]:
+        """Yield the records of this generation that stand behind transaction *last*, without a gap."""
+        header = self.header()
+        expected = (header.txn if last is None else last) + 1
+        while True:
+            head = os.pread(self._handle, _RECORD.size, at)
+            if len(head) < _RECORD.size:
+                return
+            check, length, generation, txn = _RECORD.unpack(head)
+            if generation != header.generation or txn != expected:
+                return
+            body = os.pread(self._handle, length, at + _RECORD.size)
+            if len(body) < length or zlib.crc32(body, zlib.crc32(head[4:])) != check:
+                return
+            at += _RECORD.size + length
+            expected += 1
+            yield Record(txn, body, at)
+
+
+def newest(slots: bytes, store: Path) -> Header:
+    """Return the newer of the two headers that can be read; `NOTHING` if none was ever written as a whole.
+
+    One that was cut short leaves the other, and then nothing has relied on it yet.
+    """
+    found = [
+        header for start in (0, SLOT_BYTES) if (header := _slot(slots[start : start + SLOT_BYTES])) is not None
+    ]
+    if found:
+        return max(found, key=lambda header: header.generation)
+    if all(any(slots[start : start + SLOT_BYTES]) for start in (0, SLOT_BYTES)):
+        raise StoreDamaged(
+            str(store),
+            [f"{FILE} cannot be read: if the machine has run without a break since the store was last used, move"
+             " that file away and run tailfold verify; else take a backup"],
+        )  # fmt: skip
+    return NOTHING
+
+
+def peek(store: Path) -> Header:
+    """Return the header without opening the file for writing or locking it; `NOTHING` if there is none."""
+    try:
+        with (store / FILE).open("rb") as file:
+            return newest(file.read(RECORDS_AT), store)
+    except OSError:
+        return NOTHING
+
+
+def _slot(data: bytes) -> Header | None:
+    if len(data) < _HEAD.size:
+        return None
+    magic, check, length, generation = _HEAD.unpack_from(data)
+    rest = data[12 : _HEAD.size + length]
+    if magic != MAGIC or _HEAD.size + length > len(data) or zlib.crc32(rest) != check:
+        return None
+    try:
+        header = _decode(data[_HEAD.size : _HEAD.size + length])
+    except msgspec.MsgspecError:
+        return None
+    return header if header.generation == generation else None
+
+
+def boot() -> str:
+    """Return a name for this run of the machine, where the system has one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def write_all(handle: int, data: bytes, at: int) -> None:
+    """Write *data*, also if the system takes it in pieces."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, at)
+        view, at = view[written:], at + written
+
+
+def _flush_of_system() -> Callable[[int], None]:
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:  # macOS: fsync leaves it in the drive's cache
+        return lambda handle: (fcntl.fcntl(handle, full), None)[1]
+    return getattr(os, "fdatasync", os.fsync)
+
+
+flush = _flush_of_system()

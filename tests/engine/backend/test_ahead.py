@@ -1,0 +1,344 @@
+"""The write-ahead file: what counts as a record, what is refused, and how a failing disk is met."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tailfold.engine import ANY, LmdbBackend, Store
+from tailfold.engine.backend import keys
+from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas
+from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT, SLOT_BYTES, AheadFile
+from tailfold.engine.errors import OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
+
+from tests.domain import Deposited
+
+METAS = (b"one", b"two")
+
+
+def opened(path: Path) -> AheadFile:
+    file = AheadFile.open(path)
+    assert file is not None
+    file.share()
+    return file
+
+
+def bodies(file: AheadFile) -> list[bytes]:
+    return [record.body for record in file.records()]
+
+
+@given(
+    written=st.lists(st.binary(min_size=1, max_size=3000), max_size=6),
+    at=st.integers(0, 20_000),
+    kind=st.sampled_from(["flip", "cut"]),
+)
+def test_damaged_records_leave_those_before_them(
+    written: list[bytes], at: int, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("f")
+    file = opened(path)
+    file.write_header(active=True, txn=7, metas=METAS)
+    ends = []
+    for txn, body in enumerate(written, 8):
+        assert file.covers(txn - 1)
+        file.append(txn, body)
+        ends.append(RECORDS_AT + file.used)
+    assert bodies(file) == written
+    at += RECORDS_AT
+    with (path / ahead_file.FILE).open("r+b") as raw:
+        if kind == "cut":
+            raw.truncate(at)
+        else:
+            raw.seek(at)
+            old = raw.read(1)
+            raw.seek(at)
+            raw.write(bytes([old[0] ^ 1]) if old else b"")
+    whole = sum(end <= at for end in ends)
+    again = opened(path)
+    assert bodies(again) == written[:whole]
+    assert again.covers(7 + whole)
+    again.close()
+    file.close()
+
+
+def test_only_the_first_to_open_it_is_alone_until_it_shares(tmp_path: Path) -> None:
+    one = AheadFile.open(tmp_path)
+    assert one is not None
+    assert one.alone
+    came: list[AheadFile | None] = []
+    waiting = threading.Thread(target=lambda: came.append(AheadFile.open(tmp_path)))
+    waiting.start()
+    waiting.join(0.1)
+    assert came == [], "it waits while the first may be recovering"
+    one.share()
+    waiting.join(10)
+    [two] = came
+    assert two is not None
+    assert not two.alone
+    one.close()
+    two.close()
+
+
+def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    file.write_header(active=True, txn=1, metas=METAS)
+    for txn in (2, 3, 4):
+        assert file.covers(txn - 1)
+        file.append(txn, b"old")
+    file.write_header(active=True, txn=1, metas=METAS)  # the same numbers once more
+    assert bodies(file) == []
+    assert file.covers(1)
+    file.append(2, b"new")
+    assert bodies(file) == [b"new"]
+    file.close()
+
+
+def test_the_file_says_what_it_covers(tmp_path: Path) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    one.write_header(active=True, txn=5, metas=METAS)
+    two.header()
+    assert two.covers(5)
+    two.append(6, b"six")
+    one.header()
+    assert one.covers(6), "another process has written it"
+    one.append(7, b"seven, never committed")
+    two.header()
+    assert two.covers(6), "a transaction that was not committed is written over"
+    two.append(7, b"7")
+    one.forget()
+    assert one.covers(7)
+    assert bodies(one) == [b"six", b"7"]
+    assert not one.covers(9), "something else has written to data.mdb"
+    one.append(8, b"")
+    assert not one.covers(8), "it is not known what that wrote"
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_one_readable_header_is_enough_and_none_is_refused(damaged: int, tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    for txn in (1, 2):
+        file.write_header(active=True, txn=txn, metas=METAS)
+    file.close()
+    name = tmp_path / ahead_file.FILE
+    for slot in (damaged, 1 - damaged):
+        with name.open("r+b") as raw:
+            raw.seek(slot * SLOT_BYTES + 30)
+            raw.write(b"\xff")
+        if slot == damaged:
+            assert ahead_file.peek(tmp_path).txn == (1 if damaged == 0 else 2)
+    with pytest.raises(StoreDamaged, match=r"data\.wal cannot be read"):
+        ahead_file.peek(tmp_path)
+
+
+def test_a_header_that_was_cut_short_when_it_was_the_first_is_none(tmp_path: Path) -> None:
+    (tmp_path / ahead_file.FILE).write_bytes(bytes(SLOT_BYTES) + b"tailwal1" + bytes(2 * SLOT_BYTES))
+    assert ahead_file.peek(tmp_path) == ahead_file.NOTHING
+
+
+# -- on a store --------------------------------------------------------------------------------------------
+
+
+def left_behind(path: Path, appends: int) -> None:
+    """Make a store as a killed process leaves it."""
+    other = path.with_name("other")
+    with Store.open(other) as store:
+        for i in range(appends):
+            store.append("a", Deposited(i), expected=i)
+        path.mkdir()
+        for name in ("data.mdb", ahead_file.FILE):
+            (path / name).write_bytes((other / name).read_bytes())
+
+
+def test_data_put_back_from_an_older_copy_is_refused_with_a_remedy_that_works(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s"):
+        old = (tmp_path / "s" / "data.mdb").read_bytes()
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(0), expected=0)
+    left = tmp_path / "left"
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=1)
+        left.mkdir()
+        (left / ahead_file.FILE).write_bytes((tmp_path / "s" / ahead_file.FILE).read_bytes())
+    (left / "data.mdb").write_bytes(old)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"put back from a copy, move data\.wal away"):
+            Store.open(left)
+        assert (left / "data.mdb").read_bytes() == old, "left as it was"
+    (left / ahead_file.FILE).rename(tmp_path / "away")
+    with Store.open(left) as store:
+        assert list(store.streams()) == []
+
+
+def test_missing_records_are_refused_with_nothing_changed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    left_behind(path, 5)
+    wal = bytearray((path / ahead_file.FILE).read_bytes())
+    wal[RECORDS_AT + 30] ^= 1
+    (path / ahead_file.FILE).write_bytes(wal)
+    before = (path / "data.mdb").read_bytes()
+    with pytest.raises(StoreDamaged, match="records are missing"):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == before
+    (path / ahead_file.FILE).unlink()  # the machine has run without a break: data.mdb is whole
+    with Store.open(path) as store:
+        assert store.head("a").version == 5
+
+
+def test_a_record_of_an_unknown_table_is_refused_with_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    left_behind(path, 3)
+    before = (path / "data.mdb").read_bytes()
+    tables = tuple(name for name in keys.TABLES if name != "positions")
+    monkeypatch.setattr(keys, "TABLES", tables)
+    with pytest.raises(StoreDamaged, match="'positions'"):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == before
+
+
+def test_a_closed_store_is_data_mdb_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        store.append("a", Deposited(1), expected=0)
+        assert ahead_file.peek(path).active
+    assert not ahead_file.peek(path).active
+    assert (path / ahead_file.FILE).stat().st_size == RECORDS_AT
+    assert (path / ahead_file.FILE).stat().st_mode & 0o777 == 0o600
+    (path / ahead_file.FILE).unlink()
+    with Store.open(path) as store:
+        assert store.head("a").version == 1
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_full_disk_refuses_the_append_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(ahead_file, "write_all", failing(OSError(errno.ENOSPC, "full")))
+            with pytest.raises(StoreFull):
+                store.append("a", Deposited(2), expected=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(ahead_file, "flush", failing(OSError(errno.EIO, "broken")))
+            with pytest.raises(OutcomeUnknown):
+                store.append("a", Deposited(2), expected=1)
+        assert store.head("a").version == 1
+        store.append("a", Deposited(3), expected=1)
+    with Store.open(tmp_path / "s", events=[Deposited]) as store:
+        assert [r.event for r in store.read("a")] == [Deposited(1), Deposited(3)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
+def test_an_append_that_was_broken_off_after_its_record_is_not_recovered(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        store.append("a", Deposited(1), expected=0)
+        before_commit = ahead.Ahead.before_commit
+
+        def broken_off(self: ahead.Ahead, *arguments: Any) -> bool:
+            before_commit(self, *arguments)
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ahead.Ahead, "before_commit", broken_off)
+            with pytest.raises(type(error)):
+                store.append("a", Deposited(2), expected=1)
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for name in ("data.mdb", ahead_file.FILE):
+            (copy / name).write_bytes((path / name).read_bytes())
+        store.append("a", Deposited(3), expected=1)
+    for left, expected in ((copy, [1]), (path, [1, 3])):
+        with Store.open(left, events=[Deposited]) as store:
+            assert [r.event.amount for r in store.read("a") if isinstance(r.event, Deposited)] == expected
+
+
+def test_an_append_that_was_broken_off_after_its_commit_stays(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=0)
+        shared = store.backend._shared  # type: ignore[attr-defined]
+        number = shared.env.info()["last_txnid"]
+        with shared.ahead.lock:
+            shared.ahead.take_back(number)  # as after Ctrl-C on the way out of the transaction
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for name in ("data.mdb", ahead_file.FILE):
+            (copy / name).write_bytes((tmp_path / "s" / name).read_bytes())
+    with Store.open(copy) as store:
+        assert store.head("a").version == 1
+
+
+def test_an_idle_process_settles_and_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "LOOK_S", 0.01)
+    monkeypatch.setattr(ahead, "IDLE_S", 0.05)
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        for i in range(3):
+            store.append("a", Deposited(i), expected=i)
+            assert ahead_file.peek(path).active
+            for _ in range(500):
+                if not ahead_file.peek(path).active:
+                    break
+                time.sleep(0.01)
+            assert not ahead_file.peek(path).active
+            with store.backend._shared.ahead.lock:  # type: ignore[attr-defined]
+                assert store.backend._shared.ahead._pin is None  # type: ignore[attr-defined]
+
+
+def test_the_file_does_not_stay_as_large_as_its_largest_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead_file, "KEPT_BYTES", 100_000)
+    monkeypatch.setattr(ahead, "USED_MOST_BYTES", 50_000)
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        store.append("a", Deposited(1, "x" * 300_000), expected=0)
+        assert (path / ahead_file.FILE).stat().st_size > 300_000
+        for i in range(1, 4):
+            store.append("a", Deposited(i), expected=i)
+        assert (path / ahead_file.FILE).stat().st_size < 100_000
+        assert store.verify().findings == []
+
+
+def test_what_others_did_not_close_can_be_read_where_nothing_can_be_written_if_the_machine_ran_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    left_behind(path, 2)
+    monkeypatch.setattr(AheadFile, "open", failing(OSError(errno.EROFS, "read-only")))
+    environment._open_to_read(path, 1 << 28).close()
+    monkeypatch.setattr(ahead_file, "boot", lambda: "another run")
+    with pytest.raises(StoreReadOnly, match="open it once where it can be written to"):
+        environment._open_to_read(path, 1 << 28)
+
+
+def test_a_file_of_another_engine_is_flushed_by_lmdb_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store.open(tmp_path / "s").close()
+    monkeypatch.setattr(metas, "read", lambda path: None)
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=ANY)
+        backend = store.backend
+        assert isinstance(backend, LmdbBackend)
+        assert backend._shared.ahead is None
+        assert backend._shared.env.flags()["sync"]
