@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import tempfile
@@ -15,9 +16,11 @@ from typing import Any
 from tailfold.engine import Durability, Event, Store
 from tailfold.snapshots import never
 
+from benchmarks.children import run_child
 from benchmarks.workload import AGENT, TINY, Profile, session, session_events
 
 REPEATS = 5
+COLD_REPEATS = 3
 READS = 200
 TURN = 8
 """Events that a session appends before the next one has its turn."""
@@ -28,9 +31,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", type=int, default=100, help="events of each")
     parser.add_argument("--events", type=int, default=50_000, help="events of the stream that is folded and read")
     parser.add_argument("--dir", default=None, help="where to write; default: the temporary directory")
+    parser.add_argument("--child", default=None, help=argparse.SUPPRESS)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.child:
+        return _fold_in_child(*arguments.child.split(":", 1))
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         space = _space(Path(folder) / "space", arguments.streams, arguments.each)
     reading = []
@@ -84,17 +90,48 @@ def _reading(path: Path, profile: Profile, count: int) -> dict[str, Any]:
             for name in ("plain", "sealed")
             for where, versions in (("near", near), ("anywhere", anywhere))
         }
+    cold = {name: _cold(path, name) for name in ("plain", "sealed")}
     return {
         "profile": profile.name,
         "events": count,
         "fold_plain_events_per_s": count / folds["plain"],
         "fold_sealed_events_per_s": count / folds["sealed"],
         "fold_sealed_times_plain_speed": folds["plain"] / folds["sealed"],
+        "cold_fold_plain_events_per_s": count / cold["plain"]["seconds"],
+        "cold_fold_sealed_events_per_s": count / cold["sealed"]["seconds"],
+        "cold_fold_sealed_times_plain_speed": cold["plain"]["seconds"] / cold["sealed"]["seconds"],
+        "cold_plain_bytes_read": cold["plain"]["bytes_read"],
+        "cold_sealed_bytes_read": cold["sealed"]["bytes_read"],
         "read_one_plain_us": reads["plain", "anywhere"] * 1e6,
         "read_one_sealed_us": reads["sealed", "anywhere"] * 1e6,
         "read_one_times_plain": reads["sealed", "anywhere"] / reads["plain", "anywhere"],
         "read_one_near_others_times_plain": reads["sealed", "near"] / reads["plain", "near"],
     }
+
+
+def _cold(path: Path, stream: str) -> dict[str, Any]:
+    """Fold *stream* in a fresh process, with nothing of the store in the page cache; the fastest of some."""
+    runs = []
+    for _ in range(COLD_REPEATS):
+        with (path / "data.mdb").open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        runs.append(run_child(["seal", "--json", "--child", f"{stream}:{path}"], timeout_s=600))
+    return min(runs, key=lambda run: float(run["seconds"]))
+
+
+def _fold_in_child(stream: str, path: str) -> dict[str, Any]:
+    with Store.open(path, create=False, snapshots=never) as store:
+        before = _bytes_read()
+        begin = time.perf_counter()
+        store.load(stream, session)
+        return {"seconds": time.perf_counter() - begin, "bytes_read": _bytes_read() - before}
+
+
+def _bytes_read() -> int:
+    """Return how much this process has caused to be read from the disk: zero if it was cached after all."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
 def _reads(store: Store, name: str, versions: list[int]) -> list[float]:

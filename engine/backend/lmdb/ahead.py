@@ -38,7 +38,7 @@ from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.lmdb import metas
 from tailfold.engine.backend.lmdb.ahead_file import FILE, AheadFile, Record
 from tailfold.engine.backend.lmdb.writes import Noted, Writes, apply, read_noted
-from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull
+from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
 
 if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Txn = lmdb.Transaction[bytes]
@@ -78,6 +78,9 @@ class Ahead:
         self._last_write = 0.0
         self._keeper: threading.Thread | None = None
         self._ended = threading.Event()
+        self._broken: str | None = None
+        """Why `data.mdb` could not be flushed. A later flush may succeed without the pages that were lost, so
+        nothing is settled from then on: recovery begins with a state that is on the disk, once all have closed."""
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -86,6 +89,7 @@ class Ahead:
 
         Return whether that was too much for the file: then call `settle` once it is committed.
         """
+        self._check_sound()
         header = self._file.header()
         self._last_write = time.monotonic()
         full = self._pages >= self._pages_most or self._file.used >= USED_MOST_BYTES
@@ -129,18 +133,34 @@ class Ahead:
         Under the writer's lock. Cut short anywhere, the header that stood still holds: its state is still
         there, for nothing has been written since.
         """
-        flush_data(self._env)
+        self._check_sound()
+        try:
+            flush_data(self._env)
+        except lmdb.Error as error:
+            self._broken = str(error)
+            raise
         pin = self._env.begin() if active else None
-        now = metas.read(self.path / "data.mdb")
-        if now is None or metas.newest_txn(now) != txn or (pin is not None and pin.id() != txn):
-            raise StoreDamaged(str(self.path), [f"the meta pages of data.mdb are not those of transaction {txn}"])
-        if self._file.header().generation == 0:
-            directory.sync(self.path)  # the file is new
-        self._file_work(lambda: self._file.write_header(active=active, txn=txn, metas=now))
-        self._let_go()
-        self._pin = pin
+        try:
+            now = metas.read(self.path / "data.mdb")
+            if now is None or metas.newest_txn(now) != txn or (pin is not None and pin.id() != txn):
+                why = f"the meta pages of data.mdb are not those of transaction {txn}"
+                raise StoreDamaged(str(self.path), [why])
+            if self._file.header().generation == 0:
+                directory.sync(self.path)  # the file is new
+            self._file_work(lambda: self._file.write_header(active=active, txn=txn, metas=now))
+            self._pin, pin = pin, self._pin
+        finally:
+            if pin is not None:
+                pin.abort()
         self._pages = 0
         self._pages_most = min(PAGES_MOST, max(PAGES_LEAST, self._env.info()["last_pgno"] // 4))
+
+    def _check_sound(self) -> None:
+        if self._broken is not None:
+            raise OutcomeUnknown(
+                f"the disk of {self.path} has failed ({self._broken}): close the store everywhere, open it again"
+                " and look what is there"
+            )
 
     def _let_go(self) -> None:
         if self._pin is not None:
@@ -177,7 +197,7 @@ class Ahead:
             self._file.close()
 
     def _clean(self) -> None:
-        if self._pin is not None:
+        if self._pin is not None and self._broken is None:
             with self._env.begin(write=True) as txn:
                 self._settle(txn.id() - 1, active=False)
 
@@ -195,7 +215,7 @@ class Ahead:
                         self._let_go()  # another process has settled since, and pins for itself what it needs
                     elif time.monotonic() - self._last_write > IDLE_S:
                         self._clean()
-                    if self._pin is None:
+                    if self._pin is None or self._broken is not None:
                         self._keeper = None
                         return
             except (lmdb.Error, EngineError):
@@ -234,7 +254,13 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
             [f"{FILE} ends with transaction {last}, data.mdb with {newest}: records are missing. If the machine has"
              f" run without a break since the store was last used, move {FILE} away and run tailfold verify"],
         )  # fmt: skip
-    metas.put_back(data, header.metas)
+    try:
+        metas.put_back(data, header.metas)
+    except OSError as error:
+        raise StoreReadOnly(
+            f"the store at {path} was not closed, and cannot be recovered here ({error.strerror}): open it once"
+            " where it can be written to"
+        ) from None
     return noted
 
 

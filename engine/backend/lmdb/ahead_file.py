@@ -178,6 +178,12 @@ class AheadFile:
         if self._bytes > RECORDS_AT + KEPT_BYTES:  # not before: the header that stood may still need them
             os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
 
+    def disown(self) -> None:
+        """Make sure that nothing is recovered from what the file holds. By who is alone."""
+        header = self.header()
+        if header.active:
+            self.write_header(active=False, txn=0, metas=header.metas)
+
     # -- records ---------------------------------------------------------------------------------------
 
     @property

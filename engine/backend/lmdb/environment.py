@@ -71,6 +71,8 @@ class Environment:
             _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
         file = _open_ahead(path) if not existed or metas.read(path / "data.mdb") is not None else None
         try:
+            if file is not None and file.alone and not existed:
+                file.disown()  # it may be left of a store whose data.mdb was taken away
             noted = go_back(path, file) if file is not None and file.alone else []
             flushing = file is None and durability is Durability.DURABLE
             self.env = _open_environment(path, map_bytes, flushing=flushing)

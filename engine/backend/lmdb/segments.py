@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
@@ -92,7 +92,7 @@ class Segment:
         self._starts = list(accumulate(counts, initial=0))
         self._offsets = list(accumulate(sizes, initial=at))
         self._counts = lengths
-        self._frames: list[list[bytes] | None] = [None] * frames
+        self._frames: list[tuple[bytes, list[int]] | None] = [None] * frames
         self.unpacked_bytes = len(value)
         if (self._starts[-1], self._offsets[-1]) != (self.count, len(value)):
             raise RecordDamaged(stream, self.first, "a segment's header does not fit its content")
@@ -104,9 +104,10 @@ class Segment:
         frame = bisect_right(self._starts, low) - 1
         while low < high:
             start, end = self._starts[frame], self._starts[frame + 1]
-            records = self._frame(frame)
-            whole = low == start and high >= end
-            found += records if whole else records[low - start : high - start]
+            body, offsets = self._frame(frame)
+            # Records are cut out when they are asked for: who reads one version pays for one.
+            wanted = offsets[low - start : min(end, high) - start + 1]
+            found += [body[a:b] for a, b in pairwise(wanted)]
             low, frame = end, frame + 1
         return found
 
@@ -125,7 +126,8 @@ class Segment:
             at += HASH_BYTES
         return found
 
-    def _frame(self, frame: int) -> list[bytes]:
+    def _frame(self, frame: int) -> tuple[bytes, list[int]]:
+        """Return a frame unpacked, and where its records begin; after that, where the last one ends."""
         known = self._frames[frame]
         if known is not None:
             return known
@@ -136,16 +138,12 @@ class Segment:
         except zstd.ZstdError as error:
             why = f"the segment of versions {versions} cannot be unpacked: {error}"
             raise RecordDamaged(self.stream, self.first + start, why) from None
-        records: list[bytes] = []
-        at = 0
-        for length in self._counts[start:end]:
-            records.append(body[at : at + length])
-            at += length
-        if at != len(body):
+        offsets = list(accumulate(self._counts[start:end], initial=0))
+        if offsets[-1] != len(body):
             raise RecordDamaged(self.stream, self.first + start, f"the lengths of versions {versions} do not fit")
-        self._frames[frame] = records
-        self.unpacked_bytes += at
-        return records
+        self._frames[frame] = body, offsets
+        self.unpacked_bytes += len(body)
+        return body, offsets
 
 
 def pack(rows: Sequence[Row]) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from tailfold.engine import ANY, LmdbBackend, Store
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas
 from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT, SLOT_BYTES, AheadFile
-from tailfold.engine.errors import OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
+from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
 
 from tests.domain import Deposited
 
@@ -219,6 +220,17 @@ def test_a_closed_store_is_data_mdb_alone(tmp_path: Path) -> None:
         assert store.head("a").version == 1
 
 
+def test_what_is_left_of_a_store_that_was_taken_away_does_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    left_behind(path, 3)
+    (path / "data.mdb").unlink()
+    with Store.open(path) as store:
+        assert list(store.streams()) == []
+        store.append("b", Deposited(1), expected=0)
+    with Store.open(path) as store:
+        assert [head.stream for head in store.streams()] == ["b"]
+
+
 def failing(error: BaseException) -> Callable[..., Any]:
     def fail(*_: Any, **__: Any) -> Any:
         raise error
@@ -243,6 +255,28 @@ def test_a_full_disk_refuses_the_append_and_the_next_one_goes_on(
         store.append("a", Deposited(3), expected=1)
     with Store.open(tmp_path / "s", events=[Deposited]) as store:
         assert [r.event for r in store.read("a")] == [Deposited(1), Deposited(3)]
+
+
+def test_after_a_failed_flush_of_data_nothing_is_settled_until_it_was_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    store = Store.open(path)
+    store.append("a", Deposited(1), expected=0)
+    shared = store.backend._shared  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead, "flush_data", failing(lmdb.Error("mdb_env_sync: Input/output error")))
+        shared.ahead._pages = 1 << 20  # settle next time
+        with pytest.raises(EngineError):
+            store.append("a", Deposited(2), expected=1)
+    header = ahead_file.peek(path)
+    with pytest.raises(OutcomeUnknown, match="close the store everywhere"):
+        store.append("a", Deposited(2), expected=1)
+    store.close()
+    assert ahead_file.peek(path) == header, "a later flush is not believed"
+    with Store.open(path) as store:
+        assert store.head("a").version == 1
+        store.append("a", Deposited(2), expected=1)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()])
