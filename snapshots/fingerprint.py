@@ -371,14 +371,15 @@ class _Graph:
         top = _top(module)
         if top in self._home:
             return True
-        if not top or top == "builtins" or top in sys.stdlib_module_names:
+        if not top or top in sys.stdlib_module_names:
             return False
         return _version(top) is None  # a module beside the handlers' package, not an installed one
 
     def _note(self, module: str) -> None:
         """Note the version of a package that is used; our own bytes are kept stable by the codec's version."""
         top = _top(module)
-        if top and top not in self._home and top != "tailfold":
+        # Python's own modules are of no package; to find that out would read the metadata of all of them (36 ms).
+        if top and top not in self._home and top != "tailfold" and top not in sys.stdlib_module_names:
             version = _version(top)
             if version is not None:
                 self._packages.add(f"package {version}")
