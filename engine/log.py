@@ -138,13 +138,12 @@ class Log:
             raise BadArgument(f"nothing to append to stream {stream!r}: give at least one event")
         if type(expected) is not int or (expected < 0 and expected not in (ANY, EXISTS)):
             raise BadArgument(f"expected is a version from 0 on, ANY or EXISTS, not {expected!r}")
-        for name, text, most in (
-            ("an idempotency key", key, KEY_CHARS_MAX),
-            ("a causation", causation, KEY_CHARS_MAX),
-            ("a correlation", correlation, KEY_CHARS_MAX),
-        ):
-            if text is not None:
-                _check_text(name, text, most)
+        if key is not None:
+            _check_text("an idempotency key", key, KEY_CHARS_MAX)
+        if causation is not None:
+            _check_text("a causation", causation, KEY_CHARS_MAX)
+        if correlation is not None:
+            _check_text("a correlation", correlation, KEY_CHARS_MAX)
         time_ns = self.clock()
         codec = self.codec
         data, digests, records = [], [], []

@@ -50,7 +50,7 @@ def event(item: Item) -> Stepped:
 
 class Tailfold(Peer):
     name = "tailfold"
-    durability = "durable: LMDB commit, two flushes"
+    durability = "durable: a write-ahead file, one flush"
     policy: Policy | None = None
     """When snapshots are written; None is the default."""
 

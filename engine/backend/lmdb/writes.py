@@ -53,7 +53,8 @@ class Writes:
     def put_all(self, rows: Sequence[tuple[bytes, bytes]], *, db: lmdb._Database, at_end: bool = False) -> None:
         """Write rows, in the order of their keys; *at_end* if all keys are past those of the table."""
         self._txn.cursor(db).putmulti(rows, append=at_end)
-        self._note(db, rows, sum(map(len, chain.from_iterable(rows))), 0 if at_end else len(rows))
+        pages = 0 if at_end else min(len(rows), self._txn.stat(db)["leaf_pages"])
+        self._note(db, rows, sum(map(len, chain.from_iterable(rows))), pages)
 
     def delete(self, key: bytes, *, db: lmdb._Database) -> bool:
         """Delete one row; return False if it is not there."""
