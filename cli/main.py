@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from tailfold.cli.commands import bench, follow, forks, journal, migrate, runs, schema, snapshots
+from tailfold.cli.commands import list as list_command
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 app.command("run")(runs.run)
 app.command("resume")(runs.resume)
-app.command("list")(runs.list_runs)
+app.command("list")(list_command.list_runs)
 app.command("show")(journal.show)
 app.command("tail")(follow.tail)
 app.command("trace")(follow.trace)

@@ -1,4 +1,4 @@
-"""Commands that drive runs or say how they stand: run, resume, replay, list."""
+"""Commands that drive runs: run, resume, replay."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import emit, note, one_line, plain, say, table, thinking, time_text
+from tailfold.cli.console import emit, note, one_line, plain, say, thinking
 from tailfold.cli.exits import Exit
-from tailfold.cli.listing import read_run_list
 from tailfold.cli.options import (
     STORE_DEFAULT,
     CatalogOption,
@@ -44,7 +43,6 @@ from tailfold.engine.agent.loop import Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
-from tailfold.engine.agent.run_list import RunRow
 from tailfold.engine.agent.runtime import OnEvent, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run
@@ -235,73 +233,6 @@ def replay(
             _show_divergence(error, as_json)
             raise
         _show_replayed(run, done, as_json)
-
-
-def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
-    """List the runs: id, status, turns, events, last event, question.
-
-    It folds no run: it reads a projection that is kept in the store, and what was appended since. With --json also
-    the tokens, what the model was waited for (model_s, in seconds) and the last event; questions and answers are
-    cut to 500 characters.
-
-    Example:
-
-      tailfold list --json
-    """
-    rows, heads = read_run_list(store)
-    if as_json:
-        for row in rows:
-            emit(_listed(row) | {"heads": sorted(name for name, stream in heads.items() if stream == row.run)})
-    elif rows:
-        table(
-            ("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
-            [
-                (
-                    _named(row.run, heads),
-                    row.reason or row.status,
-                    f"{row.turns}/{row.max_turns}",
-                    str(row.events),
-                    time_text(row.updated_ns)[:19].replace("T", " "),
-                    one_line(row.question, 200),
-                )
-                for row in rows
-            ],
-        )
-    else:
-        note("no runs in this store")
-
-
-def _named(run: str, heads: dict[str, str]) -> str:
-    """Return how a run is called: after a rewind, a name means its new line, and the old one has a colon."""
-    means = [name for name, stream in heads.items() if stream == run]
-    if run in heads and heads[run] != run:
-        return f":{run}"
-    return f"{run} ({', '.join(means)})" if means else run
-
-
-def _listed(row: RunRow) -> dict[str, Any]:
-    return {
-        "run": row.run,
-        "status": row.status,
-        "reason": row.reason,
-        "answer": row.answer,
-        "question": row.question,
-        "agent": row.agent,
-        "model": row.model,
-        "turns": row.turns,
-        "max_turns": row.max_turns,
-        "events": row.events,
-        "tool_calls": row.tool_calls,
-        "model_failures": row.model_failures,
-        "resumes": row.resumes,
-        "prompt_tokens": row.prompt_tokens,
-        "output_tokens": row.output_tokens,
-        "model_ms": row.model_ms,
-        "model_s": round(row.model_ns / 1e9, 6),
-        "last_event": row.last_kind,
-        "started": time_text(row.started_ns),
-        "updated": time_text(row.updated_ns),
-    }
 
 
 # -- driving ---------------------------------------------------------------------------------------------
