@@ -32,8 +32,8 @@ class Trace(NamedTuple):
     stream: str
     version: int
     causes: list[tuple[str, int]]
-    """(stream, version) of its cause, of the cause of that, … up to the root. An event is named by the stream that it
-    was appended to, also where a fork inherited it."""
+    """(stream, version) of its cause, of the cause of that, … up to the root. An event is named by the stream that
+    it was appended to, also where a fork inherited it."""
     outside: str | None
     """What the root names as its cause, if this store holds no earlier event of that id; else None."""
     effects: list[Effect]

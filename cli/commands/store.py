@@ -175,7 +175,7 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
             return
         say(f"store {shown['store']}, format {opened.format}")
         say(f"{usage['streams']} streams, {usage['events']} events, {shown['event_bytes']} bytes of records,")
-        say(f"file of {usage['file_bytes']} bytes")
+        say(f"data.mdb of {usage['file_bytes']} bytes, write-ahead file of {usage['ahead_bytes']} bytes")
         say("pages: " + ", ".join(f"{share} {size}" for share, size in shown["bytes"].items()))
         say("")
         rows = [(tag, str(counts[tag]), str(sizes[tag])) for tag in sorted(counts)]

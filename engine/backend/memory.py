@@ -320,7 +320,7 @@ class MemoryBackend(MemoryForks):
                 },
                 "blobs": {"rows": len(self._blobs), "bytes": sum(map(len, self._blobs.values()))},
             }
-            return {"tables": tables, "events": len(sizes), "file_bytes": 0, "map_bytes": 0}
+            return {"tables": tables, "events": len(sizes), "file_bytes": 0, "ahead_bytes": 0, "map_bytes": 0}
 
     def check(self) -> list[str]:  # noqa: D102
         return []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys, rules
+from tailfold.engine.backend.lmdb.ahead_file import FILE as AHEAD_FILE
 from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
@@ -431,6 +432,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         usage = self._read(work)
         usage["events"] = usage["tables"]["positions"]["rows"]
         usage["file_bytes"] = (self.path / "data.mdb").stat().st_size
+        ahead = self.path / AHEAD_FILE
+        usage["ahead_bytes"] = ahead.stat().st_size if ahead.exists() else 0
         usage["map_bytes"] = self._env.info()["map_size"]
         return usage
 
