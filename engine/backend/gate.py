@@ -1,11 +1,18 @@
-"""A door that many pass at once, and that can be shut to be alone: LMDB's map may only be resized while no
-transaction of the process is open."""
+"""A door that many pass at once, and that can be shut to be alone: LMDB's map may only be resized, and LMDB only be
+closed, while no transaction of the process is open."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from tailfold.engine.errors import StoreClosed
+
+LAST_WAIT_S = 2.0
+"""Closing waits so long for transactions of other threads. Not for ever: Ctrl-C at the wrong moment can leave the
+door with somebody inside who is not there."""
 
 
 class Gate:
@@ -15,10 +22,13 @@ class Gate:
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._shut = False
+        self._ended = False
 
     def __enter__(self) -> None:
         with self._changed:
             while self._shut:
+                if self._ended:
+                    raise StoreClosed("the store was closed by another thread meanwhile: open it again")
                 self._changed.wait()
             self._inside += 1
 
@@ -29,17 +39,21 @@ class Gate:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Shut the door, wait until everyone has left, and open it again at the end."""
+    def alone(self, *, last: bool = False) -> Iterator[None]:
+        """Shut the door, wait until everyone has left, and open it again at the end; or never again, if *last*."""
         with self._changed:
-            while self._shut:
+            while self._shut and not self._ended:
                 self._changed.wait()
             self._shut = True
+            deadline = time.monotonic() + LAST_WAIT_S if last else None
             while self._inside:
-                self._changed.wait()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._changed.wait(left)
         try:
             yield
         finally:
             with self._changed:
-                self._shut = False
+                self._shut = self._ended = self._ended or last
                 self._changed.notify_all()

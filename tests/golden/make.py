@@ -22,7 +22,6 @@ from tailfold.engine.agent.models import RuleModel
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
-from tailfold.engine.backend.lmdb import ahead_file
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.migration import Schema, migrate
 from tailfold.snapshots import state_hash
@@ -114,7 +113,6 @@ def main() -> None:
             store.append("long", [Deposited(i, f"note {i}") for i in range(600)], expected=0)
             assert store.seal("long").segments == 2
             assert store.seal("account", whole=False).segments == 1, "a fork needs it, and cannot tell"
-        ahead_file.boot = lambda: "golden"
         settled = (path / "data.mdb").read_bytes()
         with Store.open(path, events=[*SHOP, *EVENTS], clock=lambda: next(clock)) as store:
             assert store.format == FORMAT_VERSION

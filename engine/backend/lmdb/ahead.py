@@ -67,42 +67,49 @@ class Ahead:
         self.path = path
         self.lock = threading.Lock()
         """Held from before a write transaction begins until it has ended."""
+        self.noted = noted
+        """Whether transactions are written to the file: not in the relaxed mode, nor where LMDB flushes."""
         self._file = file
         self._env = env
         self._gate = gate
-        self.noted = noted
-        """Whether transactions are made durable: not in the relaxed mode."""
         self._pin: _Txn | None = None
+        self._pinned = (0, 0)
+        """The headers when the pin was made."""
+        self._wrote = False
         self._pages = 0
         self._pages_most = PAGES_LEAST
         self._last_write = 0.0
         self._keeper: threading.Thread | None = None
         self._ended = threading.Event()
-        self._broken: str | None = None
-        """Why `data.mdb` could not be flushed. A later flush may succeed without the pages that were lost, so
-        nothing is settled from then on: recovery begins with a state that is on the disk, once all have closed."""
 
     # -- writing ---------------------------------------------------------------------------------------
+
+    def before_work(self, txn: int) -> None:
+        """Make sure, at the beginning of transaction number *txn*, that it can be recovered once it is noted."""
+        self._check_sound()
+        header = self._file.header()
+        self._last_write = time.monotonic()
+        full = self._pages >= self._pages_most or self._file.used >= USED_MOST_BYTES
+        if full or not header.active or not self._is_pinned() or not self._file.covers(txn - 1):
+            self._settle(txn - 1, active=True)
+            self._keep()
 
     def before_commit(self, txn: int, writes: Writes) -> bool:
         """Make durable what the open transaction number *txn* has written, before it is committed.
 
         Return whether that was too much for the file: then call `settle` once it is committed.
         """
-        self._check_sound()
-        header = self._file.header()
-        self._last_write = time.monotonic()
-        full = self._pages >= self._pages_most or self._file.used >= USED_MOST_BYTES
-        if full or self._pin is None or not header.active or not self._file.covers(txn - 1):
-            self._settle(txn - 1, active=True)
-            self._keep()
         body = writes.body()
         self._pages += writes.pages
+        self._file.header()
+        if not self._file.covers(txn - 1):  # looks for the end of the records, if that is not known
+            raise StoreDamaged(str(self.path), [f"{FILE} was written to by others within transaction {txn}"])
         self._file_work(lambda: self._file.append(txn, body))
         return not body
 
-    def before_relaxed(self, txn: int) -> None:
+    def before_unnoted(self, txn: int) -> None:
         """End the records of other processes before open transaction number *txn*: it will not be among them."""
+        self._check_sound()
         if self._file.header().active:
             self._settle(txn - 1, active=False)
 
@@ -120,6 +127,8 @@ class Ahead:
             with self._env.begin(write=True) as now:
                 if now.id() <= txn:
                     self._file_work(lambda: self._file.take_back(txn))
+        except lmdb.MapResizedError:
+            pass  # another process has committed since: its record stands in the place of this one
         except (lmdb.Error, EngineError) as error:
             raise OutcomeUnknown(
                 f"the disk of {self.path} failed ({error}): reopen the store and look what is there"
@@ -136,36 +145,56 @@ class Ahead:
         self._check_sound()
         try:
             flush_data(self._env)
-        except lmdb.Error as error:
-            self._broken = str(error)
+        except lmdb.Error:
+            self._file.mark_failed()
             raise
+        self._env.reader_check()  # a dead process's pin would keep pages from being used again
         pin = self._env.begin() if active else None
         try:
             now = metas.read(self.path / "data.mdb")
-            if now is None or metas.newest_txn(now) != txn or (pin is not None and pin.id() != txn):
+            meta = metas.newest(now) if now is not None else b""
+            if now is None or metas.txn_of(meta) != txn or (pin is not None and pin.id() != txn):
                 why = f"the meta pages of data.mdb are not those of transaction {txn}"
                 raise StoreDamaged(str(self.path), [why])
             if self._file.header().generation == 0:
                 directory.sync(self.path)  # the file is new
-            self._file_work(lambda: self._file.write_header(active=active, txn=txn, metas=now))
+            self._file_work(lambda: self._file.write_header(active=active, txn=txn, meta=meta))
             self._pin, pin = pin, self._pin
         finally:
             if pin is not None:
                 pin.abort()
+        self._pinned = self._file.generations()
+        self._wrote = True
         self._pages = 0
         self._pages_most = min(PAGES_MOST, max(PAGES_LEAST, self._env.info()["last_pgno"] // 4))
 
     def _check_sound(self) -> None:
-        if self._broken is not None:
+        """Refuse once `data.mdb` could not be flushed, here or elsewhere.
+
+        A later flush may succeed without the pages that were lost, so nothing is settled from then on: recovery
+        begins with a state that is on the disk, and writes the pages anew.
+        """
+        if self._file.failed:
             raise OutcomeUnknown(
-                f"the disk of {self.path} has failed ({self._broken}): close the store everywhere, open it again"
-                " and look what is there"
+                f"the disk of {self.path} has failed: close the store everywhere, open it again and look what is"
+                " there"
             )
 
-    def _let_go(self) -> None:
-        if self._pin is not None:
-            self._pin.abort()
-            self._pin = None
+    def _is_pinned(self) -> bool:
+        """Say whether the pin is alive: lmdb ends all transactions of an environment whose map is resized."""
+        if self._pin is None:
+            return False
+        try:
+            self._pin.id()
+        except lmdb.Error:
+            self.let_go()
+        return self._pin is not None
+
+    def let_go(self) -> None:
+        """Give up the pin: before LMDB's map is resized, and when it is not needed."""
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            pin.abort()
 
     def _file_work(self, work: Callable[[], None]) -> None:
         try:
@@ -180,42 +209,47 @@ class Ahead:
     # -- letting go ------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Settle and let go of the pin, so that `data.mdb` alone is the store again; then close the file."""
-        self._ended.set()
-        keeper = self._keeper
+        """End the thread: on return it does not touch the environment any more, and no other is started."""
+        with self.lock:
+            self._ended.set()
+            keeper = self._keeper
         if keeper is not None and keeper is not threading.current_thread():
             keeper.join()
+
+    def settle_last(self) -> None:
+        """Settle, so that `data.mdb` alone is the store again. After `end`, with no transaction open."""
         try:
-            while True:
+            while self._wrote and self._file.header().active and not self._file.failed:
                 try:
-                    with self.lock:
-                        return self._clean()
+                    with self._env.begin(write=True) as txn:
+                        return self._settle(txn.id() - 1, active=False)
                 except lmdb.MapResizedError:
+                    self.let_go()
                     self._env.set_mapsize(0)
         finally:
-            self._let_go()
-            self._file.close()
+            self.let_go()
 
-    def _clean(self) -> None:
-        if self._pin is not None and self._broken is None:
-            with self._env.begin(write=True) as txn:
-                self._settle(txn.id() - 1, active=False)
+    def close(self) -> None:
+        """Let go of the file: the last thing, for others may recover the store from then on."""
+        self._file.close()
 
     def _keep(self) -> None:
         """Start the thread that lets go of the pin in time."""
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keeping, name="tailfold-settling", daemon=True)
-            self._keeper.start()
+        if self._keeper is None and not self._ended.is_set():
+            keeper = threading.Thread(target=self._keeping, name="tailfold-settling", daemon=True)
+            keeper.start()
+            self._keeper = keeper
 
     def _keeping(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
                 with self._gate, self.lock:
-                    if self._pin is not None and self._file.moved():
-                        self._let_go()  # another process has settled since, and pins for itself what it needs
-                    elif time.monotonic() - self._last_write > IDLE_S:
-                        self._clean()
-                    if self._pin is None or self._broken is not None:
+                    if self._file.generations() != self._pinned:
+                        self.let_go()  # another process has settled since, and pins for itself what it needs
+                    elif self._pin is not None and time.monotonic() - self._last_write > IDLE_S:
+                        with self._env.begin(write=True) as txn:
+                            self._settle(txn.id() - 1, active=False)
+                    if self._pin is None or self._file.failed:
                         self._keeper = None
                         return
             except (lmdb.Error, EngineError):
@@ -241,7 +275,7 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
     there = metas.read(data)
     if there is None:
         raise StoreDamaged(str(path), ["data.mdb has no meta pages of LMDB 0.9, and data.wal says that it should"])
-    newest = metas.newest_txn(there)
+    newest = metas.txn_of(metas.newest(there))
     if newest < header.txn:
         raise StoreDamaged(
             str(path),
@@ -255,7 +289,7 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
              f" run without a break since the store was last used, move {FILE} away and run tailfold verify"],
         )  # fmt: skip
     try:
-        metas.put_back(data, header.metas)
+        metas.put_back(data, header.meta)
     except OSError as error:
         raise StoreReadOnly(
             f"the store at {path} was not closed, and cannot be recovered here ({error.strerror}): open it once"
@@ -268,15 +302,17 @@ def go_on(
     path: Path, file: AheadFile, noted: list[Noted], env: lmdb.Environment, tables: Mapping[str, lmdb._Database]
 ) -> None:
     """Write what `go_back` has returned over the settled state, flush it, and mark the file clean."""
-    if not file.header().active:
-        return
     with env.begin(write=True) as txn:
         for one in noted:
             apply(txn, one, tables)
+        # A transaction in any case: it is what takes the place of the meta page that was put back twice.
+        txn.put(keys.FORMAT_KEY, txn.get(keys.FORMAT_KEY, db=tables["meta"]) or b"", db=tables["meta"])
+        txn.commit()
     flush_data(env)
     now = metas.read(path / "data.mdb")
     assert now is not None
-    file.write_header(active=False, txn=metas.newest_txn(now), metas=now)
+    meta = metas.newest(now)
+    file.write_header(active=False, txn=metas.txn_of(meta), meta=meta)
 
 
 def _noted(path: Path, record: Record) -> Noted:

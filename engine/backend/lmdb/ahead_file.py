@@ -15,14 +15,16 @@ import errno
 import mmap
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from tailfold.engine.errors import StoreDamaged
+from tailfold.engine.errors import StoreDamaged, StoreReadOnly
 
 if TYPE_CHECKING:
     import fcntl
@@ -32,7 +34,8 @@ else:
     except ImportError:  # Windows: no write-ahead file there, LMDB flushes for itself
         fcntl = None
 
-SUPPORTED = fcntl is not None
+SUPPORTED = fcntl is not None and struct.calcsize("P") == 8 and sys.byteorder == "little"
+"""Whether the locks are there, and LMDB's meta pages are laid out as `metas` knows them."""
 FILE = "data.wal"
 MAGIC = b"tailwal1"
 SLOT_BYTES = 4096
@@ -47,6 +50,9 @@ _HEAD = struct.Struct("<8sIIQ")  # magic, CRC-32 of what follows it, length of t
 _RECORD = struct.Struct("<IIQQ")  # CRC-32 of what follows it, length of the body, generation, transaction
 _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
+_FAILED_AT = SLOT_BYTES - 1
+"""In the first slot, past any header: not zero once `data.mdb` could not be flushed."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True):
@@ -57,10 +63,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """A process may write without flushing `data.mdb`: only the settled state and the records can be relied on."""
     txn: int
     """Number of the transaction that made the settled state."""
-    metas: tuple[bytes, bytes]
-    """LMDB's two meta pages as they were then: what makes it find that state."""
-    boot: str
-    """Which run of the machine wrote this; empty where the system does not say."""
+    meta: bytes
+    """LMDB's meta page as that transaction wrote it: what makes LMDB find that state."""
 
 
 class Record(NamedTuple):
@@ -71,7 +75,7 @@ class Record(NamedTuple):
     end: int
 
 
-NOTHING = Header(0, False, 0, (b"", b""), "")
+NOTHING = Header(0, False, 0, b"")
 _decode = msgspec.msgpack.Decoder(Header).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -82,17 +86,21 @@ class AheadFile:
     Its headers and records are only written under LMDB's writer lock, or by who is alone.
     """
 
-    def __init__(self, store: Path, handle: int, alone: bool) -> None:
+    def __init__(self, store: Path, raw: FileIO, *, alone: bool, made: bool) -> None:
         self.store = store
         self.alone = alone
-        """Nobody else had the store open: after a crash, this process is the one to recover it."""
-        self._handle = handle
-        if os.fstat(handle).st_size < RECORDS_AT:
-            os.ftruncate(handle, RECORDS_AT)
-        self._slots = mmap.mmap(handle, RECORDS_AT, access=mmap.ACCESS_READ)
-        self._bytes = os.fstat(handle).st_size
+        """Nobody else has the store open: after a crash, this process is the one to recover it."""
+        self.made = made
+        """The file was not there before."""
+        self._raw = raw  # closes itself if nobody else does
+        self._handle = raw.fileno()
+        if os.fstat(self._handle).st_size < RECORDS_AT:
+            os.ftruncate(self._handle, RECORDS_AT)
+        self._slots = mmap.mmap(self._handle, RECORDS_AT, access=mmap.ACCESS_READ)
+        self._bytes = os.fstat(self._handle).st_size
         self._seen: tuple[int, int] = (-1, -1)
         self._header = NOTHING
+        self._flushed = 0
         # Where the records end, where the last of them begins, its transaction, and whether it can be done again.
         self._end = self._before = RECORDS_AT
         self._last = 0
@@ -100,34 +108,39 @@ class AheadFile:
 
     @classmethod
     def open(cls, store: Path) -> AheadFile | None:
-        """Open or make the file of *store*, sharing it with other processes; wait while one of them recovers.
+        """Open or make the file of *store* and share it with other processes. Inside `opening`.
 
-        Return None where it cannot be used: no right to write there, or a system without such locks.
+        Return None where LMDB has to flush by itself: on a medium that cannot be written to, or a system without
+        such locks. Raises `StoreReadOnly` if the file cannot be written although `data.mdb` can: the next recovery
+        would undo what is written past it.
         """
-        if fcntl is None:
+        if not SUPPORTED:
+            _refuse_active(store, "this system has no locks for it")
             return None
+        made = not (store / FILE).exists()
         try:
-            handle = os.open(store / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            raw = FileIO(store / FILE, "r+", opener=_opener)
         except OSError as error:
-            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            if error.errno == errno.EROFS or not os.access(store / "data.mdb", os.W_OK):
+                return None
+            if error.errno in (errno.EACCES, errno.EPERM):
+                raise StoreReadOnly(
+                    f"{FILE} of the store at {store} cannot be written ({error.strerror})"
+                ) from None
+            raise
+        try:
+            fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except BlockingIOError:
+            fcntl.flock(raw.fileno(), fcntl.LOCK_SH)
+            alone = False
+        except OSError as error:
+            raw.close()
+            if error.errno in _NO_LOCKS:
+                _refuse_active(store, "its medium has no locks for it")
                 return None
             raise
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                alone = True
-            except BlockingIOError:
-                fcntl.flock(handle, fcntl.LOCK_SH)
-                alone = False
-            return cls(store, handle, alone)
-        except OSError as error:
-            os.close(handle)
-            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL):
-                return None
-            raise
-        except BaseException:
-            os.close(handle)
-            raise
+        return cls(store, raw, alone=alone, made=made)
 
     def share(self) -> None:
         """Let others in, after having been alone."""
@@ -137,12 +150,14 @@ class AheadFile:
 
     def close(self) -> None:
         """Let go of the file; cut it down to its headers if it is clean and nobody else has it open."""
-        with suppress(OSError, StoreDamaged):
+        with suppress(OSError, StoreDamaged), opening(self.store, wait=False):
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not self.header().active:
                 os.ftruncate(self._handle, RECORDS_AT)
         self._slots.close()
-        os.close(self._handle)
+        with suppress(OSError):  # a forked child has the same lock, and would keep it
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+        self._raw.close()
 
     # -- header ----------------------------------------------------------------------------------------
 
@@ -151,38 +166,60 @@ class AheadFile:
 
         Raises `StoreDamaged` if there is one and it cannot be read.
         """
-        seen = self._generations()
+        seen = self.generations()
         if seen != self._seen:
             self._header = newest(self._slots[:], self.store)
-            self._seen = seen
             self._bytes = os.fstat(self._handle).st_size
-            self._forget()
+            self.forget()
+            self._seen = seen
         return self._header
 
-    def moved(self) -> bool:
-        """Say whether a process has written a header since the last look. Needs no lock, unlike `header`."""
-        return self._generations() != self._seen
-
-    def _generations(self) -> tuple[int, int]:
+    def generations(self) -> tuple[int, int]:
+        """Return what changes whenever a process writes a header. Needs no lock, unlike `header`."""
         read = _GENERATION.unpack_from
         return read(self._slots, _GENERATION_AT)[0], read(self._slots, SLOT_BYTES + _GENERATION_AT)[0]
 
-    def write_header(self, *, active: bool, txn: int, metas: tuple[bytes, bytes]) -> None:
+    def write_header(self, *, active: bool, txn: int, meta: bytes) -> None:
         """Begin a new generation: what the records before it say is settled. On the disk on return."""
-        generation = self.header().generation + 1
-        body = _encode(Header(generation, active, txn, metas, boot()))
-        rest = _HEAD.pack(b"", 0, len(body), generation)[12:] + body
-        slot = (MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(SLOT_BYTES, b"\0")
-        write_all(self._handle, slot, generation % 2 * SLOT_BYTES)
-        flush(self._handle)
+        standing = self.header()
+        self._make_sure()  # or, cut short, this one would leave neither
+        header = Header(standing.generation + 1, active, txn, meta)
+        self._write_slot(header)
         if self._bytes > RECORDS_AT + KEPT_BYTES:  # not before: the header that stood may still need them
             os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
+
+    def _write_slot(self, header: Header) -> None:
+        body = _encode(header)
+        rest = _HEAD.pack(b"", 0, len(body), header.generation)[12:] + body
+        slot = (MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(SLOT_BYTES - 1, b"\0")
+        write_all(self._handle, slot, header.generation % 2 * SLOT_BYTES)
+        flush(self._handle)
+        self._flushed = header.generation
+
+    def _make_sure(self) -> None:
+        """Flush the header that stands, unless it is known to be on the disk.
+
+        Whoever wrote it may have died, or its flush failed, before that; records of its generation would then be
+        written over those that the header on the disk still needs. Where there are records of it, that was done.
+        """
+        header = self.header()
+        if header.generation > 0 and header.generation != self._flushed and next(self.records(), None) is None:
+            self._write_slot(header)
+
+    @property
+    def failed(self) -> bool:
+        """Some process could not flush `data.mdb`: no later flush can be believed until the store is recovered."""
+        return self._slots[_FAILED_AT] != 0
+
+    def mark_failed(self, failed: bool = True) -> None:
+        """Tell all processes; not flushed, for after a power cut the store is recovered in any case."""
+        os.pwrite(self._handle, b"\1" if failed else b"\0", _FAILED_AT)
 
     def disown(self) -> None:
         """Make sure that nothing is recovered from what the file holds. By who is alone."""
         header = self.header()
         if header.active:
-            self.write_header(active=False, txn=0, metas=header.metas)
+            self.write_header(active=False, txn=0, meta=header.meta)
 
     # -- records ---------------------------------------------------------------------------------------
 
@@ -198,12 +235,8 @@ class AheadFile:
         """
         if self._last < txn:
             for record in self.records(self._last, self._end):
-                self._before, self._end, self._last, self._whole = (
-                    self._end,
-                    record.end,
-                    record.txn,
-                    bool(record.body),
-                )
+                whole = bool(record.body)
+                self._before, self._end, self._last, self._whole = self._end, record.end, record.txn, whole
                 if record.txn > txn:
                     break
         if self._last == txn + 1:
@@ -217,7 +250,10 @@ class AheadFile:
 
         On the disk on return. Only after `covers` has said so of the transaction before it.
         """
-        rest = _RECORD.pack(0, len(body), self.header().generation, txn)[4:] + body
+        header = self.header()
+        if self._end == RECORDS_AT and header.generation != self._flushed:
+            self._make_sure()
+        rest = _RECORD.pack(0, len(body), header.generation, txn)[4:] + body
         data = zlib.crc32(rest).to_bytes(4, "little") + rest
         end = self._end + len(data)
         if end > self._bytes:
@@ -228,17 +264,14 @@ class AheadFile:
             write_all(self._handle, data, self._end)
             flush(self._handle)
         except BaseException:
-            self._bytes = 0  # nobody knows what is there now
-            self._forget()
+            self._seen = (-1, -1)  # nobody knows what is there now: look at everything anew
             raise
         self._before, self._end, self._last, self._whole = self._end, end, txn, bool(body)
 
     def take_back(self, txn: int) -> None:
         """Void the record of *txn*, if there is one: the transaction was not committed. Under the writer's lock."""
-        self.header()
-        self._forget()
-        at = self._end
-        for record in self.records(self._last, at):
+        at = RECORDS_AT
+        for record in self.records():
             if record.txn == txn:
                 os.pwrite(self._handle, bytes(_RECORD.size), at)
                 flush(self._handle)
@@ -247,9 +280,6 @@ class AheadFile:
 
     def forget(self) -> None:
         """Look anew for the end of the records: a transaction of ours may not have been committed."""
-        self._forget()
-
-    def _forget(self) -> None:
         self._end = self._before = RECORDS_AT
         self._last = self._header.txn
         self._whole = True
@@ -273,17 +303,40 @@ class AheadFile:
             yield Record(txn, body, at)
 
 
+@contextmanager
+def opening(store: Path, *, wait: bool = True) -> Iterator[None]:
+    """Be the only process that opens *store*, or gives it up: who waits for a recovery that is cut short is the
+    next to see that the store has to be recovered.
+
+    Without *wait* an `OSError` if another process is. No lock where the system or the medium has none.
+    """
+    if not SUPPORTED:
+        yield
+        return
+    handle = os.open(store, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        with suppress(OSError):  # not only closed: a forked child may have it as well
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+
 def newest(slots: bytes, store: Path) -> Header:
     """Return the newer of the two headers that can be read; `NOTHING` if none was ever written as a whole.
 
     One that was cut short leaves the other, and then nothing has relied on it yet.
     """
-    found = [
-        header for start in (0, SLOT_BYTES) if (header := _slot(slots[start : start + SLOT_BYTES])) is not None
-    ]
+    starts = (0, SLOT_BYTES)
+    found = [header for start in starts if (header := _slot(slots[start : start + SLOT_BYTES])) is not None]
     if found:
         return max(found, key=lambda header: header.generation)
-    if all(any(slots[start : start + SLOT_BYTES]) for start in (0, SLOT_BYTES)):
+    if all(any(slots[start : start + SLOT_BYTES - 1]) for start in starts):
         raise StoreDamaged(
             str(store),
             [f"{FILE} cannot be read: if the machine has run without a break since the store was last used, move"
@@ -293,12 +346,28 @@ def newest(slots: bytes, store: Path) -> Header:
 
 
 def peek(store: Path) -> Header:
-    """Return the header without opening the file for writing or locking it; `NOTHING` if there is none."""
+    """Return the header without opening the file for writing or locking it; `NOTHING` if there is no file.
+
+    Raises `StoreReadOnly` if it may not be read: nobody can tell then whether `data.mdb` is whole.
+    """
     try:
         with (store / FILE).open("rb") as file:
             return newest(file.read(RECORDS_AT), store)
-    except OSError:
+    except FileNotFoundError:
         return NOTHING
+    except OSError as error:
+        raise StoreReadOnly(f"{FILE} of the store at {store} cannot be read ({error.strerror})") from None
+
+
+def _refuse_active(store: Path, why: str) -> None:
+    if peek(store).active:
+        raise StoreReadOnly(
+            f"the store at {store} was not closed, and {why} ({FILE}): open it once where it was written to"
+        )
+
+
+def _opener(path: str, _: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _slot(data: bytes) -> Header | None:
@@ -313,14 +382,6 @@ def _slot(data: bytes) -> Header | None:
     except msgspec.MsgspecError:
         return None
     return header if header.generation == generation else None
-
-
-def boot() -> str:
-    """Return a name for this run of the machine, where the system has one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def write_all(handle: int, data: bytes, at: int) -> None:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,34 +64,32 @@ class Environment:
         self.users = 0
         self.gate = Gate()
         self.ahead: Ahead | None = None
-        existed = _holds_data(path)
-        if existed and not (path / "lock.mdb").exists() and not ahead_file.peek(path).active:
-            # A copy without its lock file: refuse a foreign or future file before anything is written (I10).
-            _refuse_unreadable(path)
-        if not existed and durability is Durability.DURABLE:
-            _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
-        file = _open_ahead(path) if not existed or metas.read(path / "data.mdb") is not None else None
+        self._format = FORMAT_LEAST
+        file = _begin(path, durability, map_bytes)
         try:
-            if file is not None and file.alone and not existed:
-                file.disown()  # it may be left of a store whose data.mdb was taken away
             noted = go_back(path, file) if file is not None and file.alone else []
-            flushing = file is None and durability is Durability.DURABLE
-            self.env = _open_environment(path, map_bytes, flushing=flushing)
+            durable = durability is Durability.DURABLE
+            self.env = _open_environment(path, map_bytes, flushing=file is None and durable)
         except BaseException:
-            if file is not None:
-                file.close()
+            _give_up(file)
             raise
         self.file = _file(path)
         """Which file it is: a directory may be deleted and made anew while this is open."""
         self.watcher = Watcher(path / "data.mdb", self._last_transaction)
         try:
             self.tables = self._prepared(file, noted)
+            by_file = durable and self._format >= FORMAT_AHEAD
+            if file is not None and durable and not by_file:
+                # Older releases know no write-ahead file, and may open this store as long as its stamp is theirs.
+                # So LMDB flushes once more; the first write raises the stamp.
+                self.env.close()
+                self.env = _open_environment(path, map_bytes, flushing=True)
+                self.tables = self._prepared(None, [])
             if file is not None:
-                self.ahead = Ahead(path, file, self.env, self.gate, noted=durability is Durability.DURABLE)
+                self.ahead = Ahead(path, file, self.env, self.gate, noted=by_file)
         except BaseException as error:
             self.env.close()
-            if file is not None:
-                file.close()
+            _give_up(file)
             if isinstance(error, lmdb.Error):
                 raise translated(error, path) from error
             raise
@@ -110,7 +109,8 @@ class Environment:
                     )
             else:
                 directory.prepare(path, create)
-                shared = cls._open[key] = cls(path, durability, map_bytes)
+                with ahead_file.opening(path):
+                    shared = cls._open[key] = cls(path, durability, map_bytes)
             shared.users += 1
             return shared
 
@@ -127,15 +127,21 @@ class Environment:
                     self._close()
 
     def _close(self) -> None:
-        try:
-            if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
-                self.env.sync(True)
-            if self.ahead is not None:
-                self.ahead.end()
-        except lmdb.Error as error:
-            raise translated(error, self.path) from error
-        finally:
-            self.env.close()
+        if self.ahead is not None:
+            self.ahead.end()
+        with self.gate.alone(last=True):
+            try:
+                if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
+                    self.env.sync(True)
+                if self.ahead is not None:
+                    self.ahead.settle_last()
+            except lmdb.Error as error:
+                raise translated(error, self.path) from error
+            finally:
+                # In this order: whoever recovers the store must find LMDB's own lock file left by all.
+                self.env.close()
+                if self.ahead is not None:
+                    self.ahead.close()
 
     def write(self, work: Callable[[Writes], _T]) -> _T:
         """Run *work* in a write transaction, durable on return in the durable mode; whole or absent.
@@ -145,54 +151,66 @@ class Environment:
         ahead = self.ahead
         if ahead is None:
             with self.gate, self.env.begin(write=True) as txn:
-                return work(UnnotedWrites(txn, self._names))
+                return self._done(txn, work(UnnotedWrites(txn, self._names)))
         if not ahead.noted:
-            with self.gate, ahead.lock, self.env.begin(write=True) as txn:
-                ahead.before_relaxed(txn.id())
-                return work(UnnotedWrites(txn, self._names))
-        if self._format < FORMAT_AHEAD:
-            self._raise_format(ahead)
+            return self._write_unnoted(ahead, work)
         result, settle = self._write_ahead(ahead, work)
         if settle:
             self._settle(ahead)
         return result
+
+    def _write_unnoted(self, ahead: Ahead, work: Callable[[Writes], _T]) -> _T:
+        with self.gate, ahead.lock, self.env.begin(write=True) as txn:
+            ahead.before_unnoted(txn.id())
+            writes = UnnotedWrites(txn, self._names)
+            result = work(writes)
+            if self._format < FORMAT_AHEAD and self.durability is Durability.DURABLE:
+                stamp = keys.raised(writes.get(keys.FORMAT_KEY, db=self.tables["meta"]) or b"", FORMAT_AHEAD)
+                if stamp is not None:
+                    writes.put(keys.FORMAT_KEY, stamp, db=self.tables["meta"])
+                self._done(txn, None)
+                self._format = FORMAT_AHEAD
+                return result
+            return self._done(txn, result)
 
     def _write_ahead(self, ahead: Ahead, work: Callable[[Writes], _T]) -> tuple[_T, bool]:
         with self.gate, ahead.lock:
             number = 0
             try:
                 with self.env.begin(write=True) as txn:
+                    ahead.before_work(txn.id())
                     writes = Writes(txn, self._names)
                     result = work(writes)
                     settle = False
                     if writes.any:
                         number = txn.id()
                         settle = ahead.before_commit(number, writes)
+                    self._done(txn, None)
             except BaseException:
                 if number:
                     ahead.take_back(number)
                 raise
             return result, settle
 
+    @staticmethod
+    def _done(txn: lmdb.Transaction[bytes], result: _T) -> _T:
+        """Commit, and raise if lmdb has ended the transaction: the end of its block would pass over that."""
+        txn.commit()
+        return result
+
     def _settle(self, ahead: Ahead) -> None:
+        """Settle what was too much for the write-ahead file, and is committed."""
         while True:
             try:
                 with self.gate, ahead.lock:
                     return ahead.settle()
             except lmdb.MapResizedError:
                 self.adopt()
-
-    def _raise_format(self, ahead: Ahead) -> None:
-        """Raise the stamp of an older store before its first record: older releases know no write-ahead file."""
-
-        def work(writes: Writes) -> None:
-            stamp = keys.raised(writes.get(keys.FORMAT_KEY, db=self.tables["meta"]) or b"", FORMAT_AHEAD)
-            if stamp is not None:
-                writes.put(keys.FORMAT_KEY, stamp, db=self.tables["meta"])
-
-        self._write_ahead(ahead, work)
-        self._settle(ahead)
-        self._format = FORMAT_AHEAD
+            except (lmdb.Error, EngineError) as error:
+                raise OutcomeUnknown(
+                    f"it was written, but may not last: {self.path} could not be flushed ({error}). Close the store"
+                    " and open it again, and look what is there"
+                ) from error
 
     def _prepared(self, file: AheadFile | None, noted: list[Noted]) -> dict[str, lmdb._Database]:
         """Prepare; start over with the new size if another process grows the map meanwhile."""
@@ -200,8 +218,11 @@ class Environment:
             try:
                 if file is not None and file.alone:
                     if file.header().active:
+                        self._check_stamp(self.env.open_db(b"meta", create=False))
                         tables = {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
                         go_on(self.path, file, noted, self.env, tables)
+                    if file.failed:
+                        file.mark_failed(False)
                     file.share()
                 return self._prepare()
             except lmdb.MapResizedError:
@@ -256,12 +277,17 @@ class Environment:
         """Double the map after MapFull, unless another thread has done so since *seen_bytes*."""
         with self.gate.alone():
             if self.env.info()["map_size"] == seen_bytes:
-                self.env.set_mapsize(seen_bytes * 2)
+                self._resize(seen_bytes * 2)
 
     def adopt(self) -> None:
         """Take over the map size that another process has grown to."""
         with self.gate.alone():
-            self.env.set_mapsize(0)
+            self._resize(0)
+
+    def _resize(self, size: int) -> None:
+        if self.ahead is not None:
+            self.ahead.let_go()  # lmdb ends every open transaction, and a pin with it
+        self.env.set_mapsize(size)
 
 
 def _file(path: Path) -> tuple[int, int] | None:
@@ -311,13 +337,40 @@ def _holds_data(path: Path) -> bool:
     return data.is_file() and data.stat().st_size > 0
 
 
-def _open_ahead(path: Path) -> AheadFile | None:
+def _begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | None:
+    """Refuse what is no store, make one if nothing is there, and open its write-ahead file. Inside `opening`."""
+    existed = _holds_data(path)
+    if existed and ahead_file.SUPPORTED and metas.read(path / "data.mdb") is None:
+        return None  # another engine's file, or none: LMDB says which
     try:
-        return AheadFile.open(path)
+        active = ahead_file.peek(path).active
+    except StoreDamaged:
+        _refuse_unreadable(path)  # a later format may have another file
+        raise
+    if existed and not active and not (path / "lock.mdb").exists():
+        # A copy without its lock file: refuse a foreign or future file before anything is written (I10).
+        _refuse_unreadable(path)
+    if not existed and durability is Durability.DURABLE:
+        _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
+    try:
+        file = AheadFile.open(path)
+        if file is not None and file.alone and not existed:
+            file.disown()  # it may be left of a store whose data.mdb was taken away
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
         raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None
+    return file
+
+
+def _give_up(file: AheadFile | None) -> None:
+    """Close the file of a store that could not be opened, and leave none where none was."""
+    if file is not None:
+        unused = file.made and file.alone and file.header().generation == 0
+        file.close()
+        if unused:
+            with suppress(OSError):
+                (file.store / ahead_file.FILE).unlink()
 
 
 def _make_flushed(path: Path, map_bytes: int) -> None:
@@ -382,11 +435,10 @@ def _open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Env
 
 def _open_to_read(path: Path, map_bytes: int) -> lmdb.Environment:
     """Open a store on a medium that cannot be written to. Without locks: nobody can write to it meanwhile."""
-    header = ahead_file.peek(path)
-    if header.active and header.boot != ahead_file.boot():
+    if ahead_file.peek(path).active:
         raise StoreReadOnly(
-            f"the store at {path} was not closed before the machine stopped, and can only be read here: open it"
-            " once where it can be written to"
+            f"the store at {path} was not closed, and can only be read here: open it once where it can be"
+            " written to"
         )
     try:
         return lmdb.open(

@@ -7,16 +7,17 @@ import struct
 from pathlib import Path
 
 META_BYTES = 512
-"""What is kept of each page: LMDB 0.9 uses the first 152 bytes, and a disk writes such a block as a whole."""
+"""What is read of each page: LMDB 0.9 uses the first 152 bytes, and a disk writes such a block as a whole."""
+_META_AT = 16
+"""Before it stands the header of the page, which has the page's own number."""
 _MAGIC = struct.pack("<II", 0xBEEFC0DE, 1)
-_MAGIC_AT = 16
 _PAGE_BYTES_AT = 40
 _TXN_AT = 144
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def read(data: Path) -> tuple[bytes, bytes] | None:
-    """Return the two meta pages of *data*; None if they are not those of LMDB 0.9, on this kind of processor."""
+    """Return the two meta pages of *data*; None if they are not those of LMDB 0.9."""
     handle = os.open(data, os.O_RDONLY)
     try:
         first = os.pread(handle, META_BYTES, 0)
@@ -28,17 +29,26 @@ def read(data: Path) -> tuple[bytes, bytes] | None:
         os.close(handle)
 
 
-def newest_txn(metas: tuple[bytes, bytes]) -> int:
-    """Return the number of the last transaction that was committed."""
-    return max(int(_U64.unpack_from(meta, _TXN_AT)[0]) for meta in metas)
+def txn_of(meta: bytes) -> int:
+    """Return the number of the transaction that wrote *meta*."""
+    return int(_U64.unpack_from(meta, _TXN_AT)[0])
 
 
-def put_back(data: Path, metas: tuple[bytes, bytes]) -> None:
-    """Make *metas* the meta pages of *data*; written, not flushed."""
+def newest(metas: tuple[bytes, bytes]) -> bytes:
+    """Return the page that counts."""
+    return max(metas, key=txn_of)
+
+
+def put_back(data: Path, meta: bytes) -> None:
+    """Make *meta* what counts, in both pages; written, not flushed.
+
+    In both, because LMDB chooses by the number of the last transaction that its lock file has, if any process
+    should still have that open.
+    """
     handle = os.open(data, os.O_RDWR)
     try:
-        os.pwrite(handle, metas[0], 0)
-        os.pwrite(handle, metas[1], _page_bytes(metas[0]))
+        for page in (0, _page_bytes(meta)):
+            os.pwrite(handle, meta[_META_AT:], page + _META_AT)
     finally:
         os.close(handle)
 
@@ -48,4 +58,4 @@ def _page_bytes(meta: bytes) -> int:
 
 
 def _is_meta(meta: bytes) -> bool:
-    return len(meta) == META_BYTES and meta.startswith(_MAGIC, _MAGIC_AT)
+    return len(meta) == META_BYTES and meta.startswith(_MAGIC, _META_AT)

@@ -21,7 +21,7 @@ from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, St
 
 from tests.domain import Deposited
 
-METAS = (b"one", b"two")
+META = b"a meta page"
 
 
 def opened(path: Path) -> AheadFile:
@@ -45,7 +45,7 @@ def test_damaged_records_leave_those_before_them(
 ) -> None:
     path = tmp_path_factory.mktemp("f")
     file = opened(path)
-    file.write_header(active=True, txn=7, metas=METAS)
+    file.write_header(active=True, txn=7, meta=META)
     ends = []
     for txn, body in enumerate(written, 8):
         assert file.covers(txn - 1)
@@ -89,11 +89,11 @@ def test_only_the_first_to_open_it_is_alone_until_it_shares(tmp_path: Path) -> N
 
 def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Path) -> None:
     file = opened(tmp_path)
-    file.write_header(active=True, txn=1, metas=METAS)
+    file.write_header(active=True, txn=1, meta=META)
     for txn in (2, 3, 4):
         assert file.covers(txn - 1)
         file.append(txn, b"old")
-    file.write_header(active=True, txn=1, metas=METAS)  # the same numbers once more
+    file.write_header(active=True, txn=1, meta=META)  # the same numbers once more
     assert bodies(file) == []
     assert file.covers(1)
     file.append(2, b"new")
@@ -103,7 +103,7 @@ def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Pa
 
 def test_the_file_says_what_it_covers(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
-    one.write_header(active=True, txn=5, metas=METAS)
+    one.write_header(active=True, txn=5, meta=META)
     two.header()
     assert two.covers(5)
     two.append(6, b"six")
@@ -127,7 +127,7 @@ def test_the_file_says_what_it_covers(tmp_path: Path) -> None:
 def test_one_readable_header_is_enough_and_none_is_refused(damaged: int, tmp_path: Path) -> None:
     file = opened(tmp_path)
     for txn in (1, 2):
-        file.write_header(active=True, txn=txn, metas=METAS)
+        file.write_header(active=True, txn=txn, meta=META)
     file.close()
     name = tmp_path / ahead_file.FILE
     for slot in (damaged, 1 - damaged):
@@ -353,16 +353,13 @@ def test_the_file_does_not_stay_as_large_as_its_largest_record(
         assert store.verify().findings == []
 
 
-def test_what_others_did_not_close_can_be_read_where_nothing_can_be_written_if_the_machine_ran_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_closed_is_not_read_where_nothing_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    left_behind(path, 2)
-    monkeypatch.setattr(AheadFile, "open", failing(OSError(errno.EROFS, "read-only")))
+    Store.open(path).close()
     environment._open_to_read(path, 1 << 28).close()
-    monkeypatch.setattr(ahead_file, "boot", lambda: "another run")
+    left_behind(tmp_path / "left", 2)
     with pytest.raises(StoreReadOnly, match="open it once where it can be written to"):
-        environment._open_to_read(path, 1 << 28)
+        environment._open_to_read(tmp_path / "left", 1 << 28)
 
 
 def test_a_file_of_another_engine_is_flushed_by_lmdb_itself(
