@@ -302,17 +302,27 @@ def go_on(
     path: Path, file: AheadFile, noted: list[Noted], env: lmdb.Environment, tables: Mapping[str, lmdb._Database]
 ) -> None:
     """Write what `go_back` has returned over the settled state, flush it, and mark the file clean."""
+    settled = file.header().txn
     with env.begin(write=True) as txn:
+        followed = txn.id() == settled + 1
         for one in noted:
             apply(txn, one, tables)
-        # A transaction in any case: it is what takes the place of the meta page that was put back twice.
-        txn.put(keys.FORMAT_KEY, txn.get(keys.FORMAT_KEY, db=tables["meta"]) or b"", db=tables["meta"])
+        _touch(txn, tables)  # a transaction in any case: it takes the place of one of the two pages put back
         txn.commit()
     flush_data(env)
+    if not followed:  # another program has LMDB's lock file open, which counts on from the state that is gone
+        with env.begin(write=True) as txn:
+            _touch(txn, tables)
+            txn.commit()
+        flush_data(env)
     now = metas.read(path / "data.mdb")
     assert now is not None
     meta = metas.newest(now)
     file.write_header(active=False, txn=metas.txn_of(meta), meta=meta)
+
+
+def _touch(txn: _Txn, tables: Mapping[str, lmdb._Database]) -> None:
+    txn.put(keys.FORMAT_KEY, txn.get(keys.FORMAT_KEY, db=tables["meta"]) or b"", db=tables["meta"])
 
 
 def _noted(path: Path, record: Record) -> Noted:
