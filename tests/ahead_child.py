@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+from typing import Any
 
 from tailfold.engine import ANY, Durability, LmdbBackend, Store
 from tailfold.engine.backend.lmdb import ahead, ahead_file
@@ -21,9 +23,20 @@ def write_and_die(self: ahead_file.AheadFile, txn: int, body: bytes) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(path: str, durability: str, pages: str) -> None:
+def main(path: str, durability: str, pages: str, map_bytes: str) -> None:
     ahead.PAGES_LEAST = ahead.PAGES_MOST = int(pages)  # few: settle often, so that pages are reused
-    with Store.open(backend=LmdbBackend(path, durability=Durability(durability)), snapshots=every(20)) as store:
+    flush = ahead.flush_data
+
+    def flush_and_keep(env: Any) -> None:
+        """Keep what is on the disk for certain beside the store: a power cut may leave any page of that."""
+        flush(env)
+        mine = f"{path}.{os.getpid()}"
+        shutil.copy(f"{path}/data.mdb", mine)
+        os.rename(mine, f"{path}.flushed")  # noqa: PTH104
+
+    ahead.flush_data = flush_and_keep
+    backend = LmdbBackend(path, durability=Durability(durability), map_bytes=int(map_bytes))
+    with Store.open(backend=backend, snapshots=every(20)) as store:
         print("ready", flush=True)
         for line in sys.stdin:
             stream, count, *die = line.split()

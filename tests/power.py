@@ -84,7 +84,9 @@ class Disk:
             old, new = self.flushed_wal[at : at + SECTOR], wal[at : at + SECTOR]
             if old != new and self.chance.random() < 0.5:
                 torn[at : at + SECTOR] = old.ljust(len(new), b"\0")
-        return bytes(torn)
+        # What the file has grown by since it was flushed may be missing, or some of it.
+        grown = len(wal) - len(self.flushed_wal)
+        return bytes(torn[: len(wal) - self.chance.choice((0, grown, grown // 2))] if grown > 0 else torn)
 
     def data_flushed(self) -> None:
         self.flushed_data = self.now()[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,15 +15,35 @@ import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tailfold.engine import ANY, LmdbBackend, Store
+from tailfold.engine import ANY, Durability, LmdbBackend, Store
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas
+from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas, writes
 from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT, SLOT_BYTES, AheadFile
-from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
+from tailfold.engine.errors import EngineError, FormatTooNew, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
 
 from tests.domain import Deposited
 
 META = b"a meta page"
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def places_written(patch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that tells from now on where in the file something is written."""
+    places: list[int] = []
+    write_all = ahead_file.write_all
+
+    def watched(handle: int, data: bytes, at: int) -> None:
+        places.append(at)
+        write_all(handle, data, at)
+
+    patch.setattr(ahead_file, "write_all", watched)
+    return places
 
 
 def opened(path: Path) -> AheadFile:
@@ -145,6 +167,55 @@ def test_a_header_that_was_cut_short_when_it_was_the_first_is_none(tmp_path: Pat
     assert ahead_file.peek(tmp_path) == ahead_file.NOTHING
 
 
+def test_a_header_that_may_not_be_on_the_disk_is_flushed_before_its_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are written over those that the header on the disk still needs."""
+    one, two = opened(tmp_path), opened(tmp_path)
+    one.write_header(active=True, txn=5, meta=META)
+    one.append(6, b"six")
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead_file, "flush", failing(OSError(errno.EIO, "broken")))
+        with pytest.raises(OSError, match="broken"):
+            one.write_header(active=True, txn=6, meta=META)
+    before = (tmp_path / ahead_file.FILE).read_bytes()
+    flushed: list[bytes] = []
+    flush = ahead_file.flush
+
+    def watched(handle: int) -> None:
+        flushed.append((tmp_path / ahead_file.FILE).read_bytes())
+        flush(handle)
+
+    monkeypatch.setattr(ahead_file, "flush", watched)
+    written = places_written(monkeypatch)
+    for file in (one, two):  # also another process, which only sees it
+        file.header()
+        assert file.covers(6)
+        file.append(7, b"seven")
+        assert written == [0, RECORDS_AT], "the header's slot, once more, then the record"
+        assert flushed[0][RECORDS_AT:] == before[RECORDS_AT:], "no record is touched before that is flushed"
+        written.clear()
+        flushed.clear()
+        file.take_back(7)
+        flushed.clear()
+        before = (tmp_path / ahead_file.FILE).read_bytes()
+    one.close()
+    two.close()
+
+
+def test_a_header_is_not_written_over_the_last_one_that_is_on_the_disk_for_certain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    one.write_header(active=True, txn=5, meta=META)
+    one.write_header(active=True, txn=6, meta=META)
+    written = places_written(monkeypatch)
+    two.write_header(active=True, txn=7, meta=META)
+    assert written == [0, SLOT_BYTES], "what it only sees is made sure of first"
+    one.close()
+    two.close()
+
+
 # -- on a store --------------------------------------------------------------------------------------------
 
 
@@ -231,13 +302,6 @@ def test_what_is_left_of_a_store_that_was_taken_away_does_not_come_back(tmp_path
         assert [head.stream for head in store.streams()] == ["b"]
 
 
-def failing(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fail
-
-
 def test_a_full_disk_refuses_the_append_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +334,9 @@ def test_after_a_failed_flush_of_data_nothing_is_settled_until_it_was_opened_aga
         with pytest.raises(EngineError):
             store.append("a", Deposited(2), expected=1)
     header = ahead_file.peek(path)
+    script = "import sys; from tailfold.engine import Store; Store.open(sys.argv[1]).backend.put(meta={b'x': b'y'})"
+    other = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
+    assert "OutcomeUnknown" in other.stderr, "other processes are told"
     with pytest.raises(OutcomeUnknown, match="close the store everywhere"):
         store.append("a", Deposited(2), expected=1)
     store.close()
@@ -373,3 +440,35 @@ def test_a_file_of_another_engine_is_flushed_by_lmdb_itself(
         assert isinstance(backend, LmdbBackend)
         assert backend._shared.ahead is None
         assert backend._shared.env.flags()["sync"]
+
+
+def test_a_later_format_is_refused_by_name_also_with_another_write_ahead_file(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path, durability=Durability.RELAXED) as store:
+        stamp = keys.encode(keys.Stamp(99, 1, "a later tailfold"))
+        store.backend.put(meta={keys.FORMAT_KEY: stamp})
+    (path / ahead_file.FILE).write_bytes(b"tailwal9" * 1024)
+    before = sorted((p.name, p.read_bytes()) for p in path.iterdir())
+    with pytest.raises(FormatTooNew, match="format version 99"):
+        Store.open(path)
+    assert sorted((p.name, p.read_bytes()) for p in path.iterdir()) == before
+
+
+def test_a_large_transaction_whose_settling_fails_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(tmp_path / "s") as store:
+        store.append("a", Deposited(1), expected=0)
+        monkeypatch.setattr(writes, "NOTED_BYTES_MAX", 1000)
+        monkeypatch.setattr(ahead.Ahead, "settle", failing(StoreFull("no room left")))
+        with pytest.raises(OutcomeUnknown, match="it was written, but may not last"):
+            store.append("a", Deposited(2, "x" * 5000), expected=1)
+        assert store.head("a").version == 2
+        monkeypatch.undo()
+
+
+def test_nothing_of_a_store_is_made_where_opening_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(b"not lmdb" * 2000)
+    with pytest.raises(StoreDamaged):
+        Store.open(tmp_path)
+    assert not (tmp_path / ahead_file.FILE).exists()
