@@ -41,7 +41,8 @@ class Durability(Enum):
     """Acknowledged = on the disk, also if the machine loses power (I12). The default."""
     RELAXED = "relaxed"
     """Acknowledged = handed to the operating system: survives a killed process, not a power cut, which may
-    lose or damage the whole store. Synced on close. For tests, and for imports that can start over."""
+    lose or damage the whole store, also what other processes have written durably to it meanwhile. Synced on
+    close. For tests, and for imports that can start over."""
 
 
 class SnapshotKey(NamedTuple):

@@ -7,6 +7,7 @@ it, or has it recovered whole from `data.wal` (I5, I12; see `ahead`).
 """
 
 from tailfold.engine.backend.lmdb.backend import LmdbBackend
-from tailfold.engine.backend.lmdb.environment import MAP_BYTES, check_pages
+from tailfold.engine.backend.lmdb.faults import check_pages
+from tailfold.engine.backend.lmdb.opening import MAP_BYTES
 
 __all__ = ["MAP_BYTES", "LmdbBackend", "check_pages"]

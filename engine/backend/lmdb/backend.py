@@ -14,8 +14,10 @@ from tailfold.engine.backend import chain, keys, rules
 from tailfold.engine.backend.lmdb.ahead_file import FILE as AHEAD_FILE
 from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
-from tailfold.engine.backend.lmdb.environment import MAP_BYTES, Environment, check_pages, translated
+from tailfold.engine.backend.lmdb.environment import Environment
+from tailfold.engine.backend.lmdb.faults import check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
+from tailfold.engine.backend.lmdb.opening import MAP_BYTES
 from tailfold.engine.backend.lmdb.segments import SegmentCache, SegmentRows
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (

@@ -1,24 +1,22 @@
-"""One LMDB environment: opening it, refusing what is no store, its tables, its map, its sharing."""
+"""One LMDB environment a process: its tables, its transactions, its map, its sharing, its end."""
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lmdb
-import lmdb.verify
 import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
-from tailfold.engine.backend.lmdb import ahead_file, metas
+from tailfold.engine.backend.lmdb import ahead_file
 from tailfold.engine.backend.lmdb.ahead import Ahead, go_back, go_on
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
+from tailfold.engine.backend.lmdb.faults import translated
+from tailfold.engine.backend.lmdb.opening import begin, give_up, make_tables, open_environment
 from tailfold.engine.backend.lmdb.watching import Watcher
 from tailfold.engine.backend.lmdb.writes import Noted, UnnotedWrites, Writes
 from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, Durability
@@ -28,23 +26,10 @@ from tailfold.engine.errors import (
     FormatTooNew,
     OutcomeUnknown,
     StoreDamaged,
-    StoreFull,
     StoreNotFound,
-    StoreReadOnly,
 )
 
 _T = TypeVar("_T")
-
-MAP_BYTES = 256 << 30
-"""Address space reserved at open. The file is sparse: only what is written takes disk."""
-MAP_BYTES_LEAST = 1 << 28
-READERS_MAX = 1024
-
-# Without this the interpreter stands still while the disk works, and an event loop with it. Costs nothing that
-# the benchmarks can see.
-lmdb.enable_drop_gil()
-
-_LMDB_MAJOR = 0  # new stores are made by the 0.9 engine: the format that ten years of tools read
 
 
 class Environment:
@@ -65,13 +50,13 @@ class Environment:
         self.gate = Gate()
         self.ahead: Ahead | None = None
         self._format = FORMAT_LEAST
-        file = _begin(path, durability, map_bytes)
+        file = begin(path, durability, map_bytes)
         try:
             noted = go_back(path, file) if file is not None and file.alone else []
             durable = durability is Durability.DURABLE
-            self.env = _open_environment(path, map_bytes, flushing=file is None and durable)
+            self.env = open_environment(path, map_bytes, flushing=file is None and durable)
         except BaseException:
-            _give_up(file)
+            give_up(file)
             raise
         self.file = _file(path)
         """Which file it is: a directory may be deleted and made anew while this is open."""
@@ -83,13 +68,13 @@ class Environment:
                 # Older releases know no write-ahead file, and may open this store as long as its stamp is theirs.
                 # So LMDB flushes once more; the first write raises the stamp.
                 self.env.close()
-                self.env = _open_environment(path, map_bytes, flushing=True)
+                self.env = open_environment(path, map_bytes, flushing=True)
                 self.tables = self._prepared(None, [])
             if file is not None:
                 self.ahead = Ahead(path, file, self.env, self.gate, noted=by_file)
         except BaseException as error:
             self.env.close()
-            _give_up(file)
+            give_up(file)
             if isinstance(error, lmdb.Error):
                 raise translated(error, path) from error
             raise
@@ -246,7 +231,7 @@ class Environment:
             raise StoreDamaged(str(self.path), [f"table {name!r} is missing" for name in missing])
         if not new or self.env.flags()["readonly"]:
             return {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
-        tables = _make(self.env, FORMAT_LEAST)
+        tables = make_tables(self.env, FORMAT_LEAST)
         self._check_stamp(tables["meta"])
         directory.sync(self.path)
         directory.sync(self.path.parent)
@@ -296,187 +281,3 @@ def _file(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def check_pages(path: Path) -> list[str]:
-    """Walk every page of the file without handing it to LMDB; return findings, empty if sound."""
-    try:
-        return list(lmdb.verify.verify(str(path)))  # type: ignore[no-untyped-call]
-    except (lmdb.verify.VerifyError, OSError) as error:
-        return [str(error)]
-
-
-def translated(error: lmdb.Error, path: Path) -> EngineError:
-    """Return what an error of LMDB means here."""
-    if isinstance(error, lmdb.DiskError) or _code(error) == errno.ENOSPC or _is_full(error, path):
-        return StoreFull(f"no room left on the disk of {path}: nothing was written")
-    if isinstance(error, lmdb.ReadonlyError) or _code(error) in (errno.EROFS, errno.EACCES):
-        return StoreReadOnly(f"the store at {path} can only be read: nothing was written")
-    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
-        return StoreDamaged(str(path), check_pages(path) or [str(error)])
-    if _code(error) in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
-        return OutcomeUnknown(f"the disk of {path} failed ({error}): reopen the store and look")
-    return StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"])
-
-
-def _code(error: lmdb.Error) -> int:
-    """Return the system's error number; lmdb's own complaints have none."""
-    return int(getattr(error, "code", 0))
-
-
-def _is_full(error: lmdb.Error, path: Path) -> bool:
-    """Say whether an I/O error was a short write on a full disk, which LMDB reports as such."""
-    if _code(error) != errno.EIO or not hasattr(os, "statvfs"):
-        return False
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize < 1 << 20
-
-
-def _holds_data(path: Path) -> bool:
-    data = path / "data.mdb"
-    return data.is_file() and data.stat().st_size > 0
-
-
-def _begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | None:
-    """Refuse what is no store, make one if nothing is there, and open its write-ahead file. Inside `opening`."""
-    existed = _holds_data(path)
-    if existed and ahead_file.SUPPORTED and metas.read(path / "data.mdb") is None:
-        return None  # another engine's file, or none: LMDB says which
-    try:
-        active = ahead_file.peek(path).active
-    except StoreDamaged:
-        _refuse_unreadable(path)  # a later format may have another file
-        raise
-    if existed and not active and not (path / "lock.mdb").exists():
-        # A copy without its lock file: refuse a foreign or future file before anything is written (I10).
-        _refuse_unreadable(path)
-    if not existed and durability is Durability.DURABLE:
-        _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
-    try:
-        file = AheadFile.open(path)
-        if file is not None and file.alone and not existed:
-            file.disown()  # it may be left of a store whose data.mdb was taken away
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
-        raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None
-    return file
-
-
-def _give_up(file: AheadFile | None) -> None:
-    """Close the file of a store that could not be opened, and leave none where none was."""
-    if file is not None:
-        unused = file.made and file.alone and file.header().generation == 0
-        file.close()
-        if unused:
-            with suppress(OSError):
-                (file.store / ahead_file.FILE).unlink()
-
-
-def _make_flushed(path: Path, map_bytes: int) -> None:
-    """Make a new store, all of it on the disk on return."""
-    env = _open_environment(path, map_bytes, flushing=True)
-    try:
-        _make(env, FORMAT_AHEAD if ahead_file.SUPPORTED else FORMAT_LEAST)
-    except lmdb.Error as error:
-        raise translated(error, path) from error
-    finally:
-        env.close()
-    directory.sync(path)
-    directory.sync(path.parent)
-
-
-def _make(env: lmdb.Environment, format: int) -> dict[str, lmdb._Database]:
-    """Make the tables and the stamp in one transaction."""
-    with env.begin(write=True) as txn:
-        tables = {name: env.open_db(name.encode(), txn=txn) for name in keys.TABLES}
-        stamp = keys.Stamp(format, time.time_ns(), "tailfold")
-        # Another process may have been first: the stamp that is there stands.
-        txn.put(keys.FORMAT_KEY, keys.encode(stamp), overwrite=False, db=tables["meta"])
-    return tables
-
-
-def _open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Environment:
-    """Open LMDB's files; *flushing* if LMDB has to make every transaction durable by itself."""
-    existed = _holds_data(path)
-    engine: dict[str, Any] = {} if existed else {"lib_version": _LMDB_MAJOR}  # a file says its own
-    while True:
-        try:
-            env = lmdb.open(
-                str(path),
-                map_size=map_bytes,
-                mode=0o600,
-                max_dbs=len(keys.TABLES) + 8,
-                max_readers=READERS_MAX,
-                sync=flushing,
-                metasync=flushing,
-                readahead=False,
-                **engine,
-            )
-        except (lmdb.MemoryError, MemoryError):
-            # The address space is limited (ulimit -v, a small container): start with less, grow later.
-            map_bytes //= 4
-            if map_bytes < MAP_BYTES_LEAST:
-                raise
-        except _NOT_LMDB:
-            raise _not_lmdb(path) from None
-        except lmdb.Error as error:
-            if existed and _code(error) in (errno.EROFS, errno.EACCES, errno.EPERM):
-                return _open_to_read(path, map_bytes)
-            if not existed:
-                directory.discard(path)
-            if _code(error) == errno.ENOSPC:
-                raise StoreFull(f"no room left on the disk of {path}: the store was not made") from None
-            raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
-        else:
-            env.reader_check()
-            return env
-
-
-def _open_to_read(path: Path, map_bytes: int) -> lmdb.Environment:
-    """Open a store on a medium that cannot be written to. Without locks: nobody can write to it meanwhile."""
-    if ahead_file.peek(path).active:
-        raise StoreReadOnly(
-            f"the store at {path} was not closed, and can only be read here: open it once where it can be"
-            " written to"
-        )
-    try:
-        return lmdb.open(
-            str(path), readonly=True, lock=False, max_dbs=len(keys.TABLES) + 8, map_size=map_bytes, readahead=False
-        )
-    except _NOT_LMDB:
-        raise _not_lmdb(path) from None
-    except lmdb.Error as error:
-        raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
-
-
-_NOT_LMDB = (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError)
-
-
-def _not_lmdb(path: Path) -> StoreDamaged:
-    return StoreDamaged(str(path), check_pages(path) or ["data.mdb is not an LMDB file of a known version"])
-
-
-def _refuse_unreadable(path: Path) -> None:
-    """Look at the stamp without locks or writes; nobody has the file open, for it has no lock file."""
-    try:
-        with (
-            lmdb.open(str(path), readonly=True, lock=False, max_dbs=1, map_size=MAP_BYTES_LEAST) as env,
-            env.begin() as txn,
-        ):
-            if txn.get(b"meta") is None:
-                if txn.stat()["entries"]:
-                    raise StoreNotFound(str(path), "data.mdb is an LMDB file of another program")
-                return
-            stored = txn.get(keys.FORMAT_KEY, db=env.open_db(b"meta", txn=txn, create=False))
-    except _NOT_LMDB:
-        raise _not_lmdb(path) from None
-    except lmdb.Error:
-        return  # the real open says what is wrong
-    if stored is not None:
-        try:
-            stamp = keys.decode_stamp(stored)
-        except msgspec.MsgspecError:
-            return
-        if stamp.format > FORMAT_VERSION:
-            raise FormatTooNew(str(path), stamp.format, FORMAT_VERSION)

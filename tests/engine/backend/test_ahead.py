@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tailfold.engine import ANY, Durability, LmdbBackend, Store
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas, writes
+from tailfold.engine.backend.lmdb import ahead, ahead_file, metas, opening, writes
 from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT, SLOT_BYTES, AheadFile
 from tailfold.engine.errors import EngineError, FormatTooNew, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
 
@@ -423,10 +423,10 @@ def test_the_file_does_not_stay_as_large_as_its_largest_record(
 def test_what_was_not_closed_is_not_read_where_nothing_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.open(path).close()
-    environment._open_to_read(path, 1 << 28).close()
+    opening._open_to_read(path, 1 << 28).close()
     left_behind(tmp_path / "left", 2)
     with pytest.raises(StoreReadOnly, match="open it once where it can be written to"):
-        environment._open_to_read(tmp_path / "left", 1 << 28)
+        opening._open_to_read(tmp_path / "left", 1 << 28)
 
 
 def test_a_file_of_another_engine_is_flushed_by_lmdb_itself(
