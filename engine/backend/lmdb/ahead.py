@@ -24,6 +24,7 @@ rollback journal follows from its copy on write.
 
 from __future__ import annotations
 
+import _thread
 import errno
 import threading
 import time
@@ -79,7 +80,8 @@ class Ahead:
         self._pages = 0
         self._pages_most = PAGES_LEAST
         self._last_write = 0.0
-        self._keeper: threading.Thread | None = None
+        self._keeper: threading.Event | None = None
+        """Of the thread that lets go of the pin, while there is one: set once it has ended."""
         self._ended = threading.Event()
 
     # -- writing ---------------------------------------------------------------------------------------
@@ -140,11 +142,13 @@ class Ahead:
         there, for nothing has been written since.
         """
         self._check_sound()
-        try:
-            flush_data(self._env)
-        except lmdb.Error:
-            self._file.mark_failed()
-            raise
+        standing = self._file.header()
+        if standing.active or standing.txn != txn or not self._file.sure:  # else it was settled when it was closed
+            try:
+                flush_data(self._env)
+            except lmdb.Error:
+                self._file.mark_failed()
+                raise
         self._env.reader_check()  # a dead process's pin would keep pages from being used again
         pin = self._env.begin() if active else None
         try:
@@ -153,7 +157,7 @@ class Ahead:
             if now is None or metas.txn_of(meta) != txn or (pin is not None and pin.id() != txn):
                 why = f"the meta pages of data.mdb are not those of transaction {txn}"
                 raise StoreDamaged(str(self.path), [why])
-            if self._file.header().generation == 0:
+            if standing.generation == 0:
                 directory.sync(self.path)  # the file is new
             self._file_work(lambda: self._file.write_header(active=active, txn=txn, meta=meta))
             self._pin, pin = pin, self._pin
@@ -210,8 +214,8 @@ class Ahead:
         with self.lock:
             self._ended.set()
             keeper = self._keeper
-        if keeper is not None and keeper is not threading.current_thread():
-            keeper.join()
+        if keeper is not None:
+            keeper.wait()
 
     def settle_last(self) -> None:
         """Settle, so that `data.mdb` alone is the store again. After `end`, with no transaction open."""
@@ -233,9 +237,16 @@ class Ahead:
     def _keep(self) -> None:
         """Start the thread that lets go of the pin in time."""
         if self._keeper is None and not self._ended.is_set():
-            keeper = threading.Thread(target=self._keeping, name="tailfold-settling", daemon=True)
-            keeper.start()
-            self._keeper = keeper
+            ended = threading.Event()
+            # Not by `threading.Thread`, which waits until it runs: 0.25 ms of the first append.
+            _thread.start_new_thread(self._keep_until_idle, (ended,))
+            self._keeper = ended
+
+    def _keep_until_idle(self, ended: threading.Event) -> None:
+        try:
+            self._keeping()
+        finally:
+            ended.set()
 
     def _keeping(self) -> None:
         while not self._ended.wait(LOOK_S):

@@ -52,6 +52,9 @@ _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
 _FAILED_AT = SLOT_BYTES - 1
 """In the first slot, past any header: not zero once `data.mdb` could not be flushed."""
+_SURE_AT = SLOT_BYTES - 16
+"""There too: the newest generation whose header is known to be on the disk. Written after the flush of that, not
+flushed itself; so what it says is true wherever it is seen."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -100,7 +103,6 @@ class AheadFile:
         self._bytes = os.fstat(self._handle).st_size
         self._seen: tuple[int, int] = (-1, -1)
         self._header = NOTHING
-        self._flushed = 0
         # Where the records end, where the last of them begins, its transaction, and whether it can be done again.
         self._end = self._before = RECORDS_AT
         self._last = 0
@@ -149,11 +151,11 @@ class AheadFile:
             self.alone = False
 
     def close(self) -> None:
-        """Let go of the file; cut it down to its headers if it is clean and nobody else has it open."""
+        """Let go of the file; cut it back if it is clean and nobody else has it open."""
         with suppress(OSError, StoreDamaged), opening(self.store, wait=False):
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self.header().active:
-                os.ftruncate(self._handle, RECORDS_AT)
+            if not self.header().active and self._bytes > RECORDS_AT + FIRST_BYTES:
+                os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
         self._slots.close()
         with suppress(OSError):  # a forked child has the same lock, and would keep it
             fcntl.flock(self._handle, fcntl.LOCK_UN)
@@ -191,10 +193,15 @@ class AheadFile:
     def _write_slot(self, header: Header) -> None:
         body = _encode(header)
         rest = _HEAD.pack(b"", 0, len(body), header.generation)[12:] + body
-        slot = (MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(SLOT_BYTES - 1, b"\0")
+        slot = (MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest).ljust(_SURE_AT, b"\0")
         write_all(self._handle, slot, header.generation % 2 * SLOT_BYTES)
         flush(self._handle)
-        self._flushed = header.generation
+        os.pwrite(self._handle, _GENERATION.pack(header.generation), _SURE_AT)
+
+    @property
+    def sure(self) -> bool:
+        """The header that stands is known to be on the disk."""
+        return bool(_GENERATION.unpack_from(self._slots, _SURE_AT)[0] == self.header().generation)
 
     def _make_sure(self) -> None:
         """Flush the header that stands, unless it is known to be on the disk.
@@ -203,7 +210,7 @@ class AheadFile:
         written over those that the header on the disk still needs. Where there are records of it, that was done.
         """
         header = self.header()
-        if header.generation > 0 and header.generation != self._flushed and next(self.records(), None) is None:
+        if header.generation > 0 and not self.sure and next(self.records(), None) is None:
             self._write_slot(header)
 
     @property
@@ -251,7 +258,7 @@ class AheadFile:
         On the disk on return. Only after `covers` has said so of the transaction before it.
         """
         header = self.header()
-        if self._end == RECORDS_AT and header.generation != self._flushed:
+        if self._end == RECORDS_AT:
             self._make_sure()
         rest = _RECORD.pack(0, len(body), header.generation, txn)[4:] + body
         data = zlib.crc32(rest).to_bytes(4, "little") + rest
@@ -336,7 +343,7 @@ def newest(slots: bytes, store: Path) -> Header:
     found = [header for start in starts if (header := _slot(slots[start : start + SLOT_BYTES])) is not None]
     if found:
         return max(found, key=lambda header: header.generation)
-    if all(any(slots[start : start + SLOT_BYTES - 1]) for start in starts):
+    if all(any(slots[start : start + _SURE_AT]) for start in starts):
         raise StoreDamaged(
             str(store),
             [f"{FILE} cannot be read: if the machine has run without a break since the store was last used, move"

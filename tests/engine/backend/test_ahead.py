@@ -188,17 +188,17 @@ def test_a_header_that_may_not_be_on_the_disk_is_flushed_before_its_first_record
 
     monkeypatch.setattr(ahead_file, "flush", watched)
     written = places_written(monkeypatch)
-    for file in (one, two):  # also another process, which only sees it
-        file.header()
-        assert file.covers(6)
-        file.append(7, b"seven")
-        assert written == [0, RECORDS_AT], "the header's slot, once more, then the record"
-        assert flushed[0][RECORDS_AT:] == before[RECORDS_AT:], "no record is touched before that is flushed"
-        written.clear()
-        flushed.clear()
-        file.take_back(7)
-        flushed.clear()
-        before = (tmp_path / ahead_file.FILE).read_bytes()
+    two.header()  # of another process, which only sees it
+    assert two.covers(6)
+    two.append(7, b"seven")
+    assert written == [0, RECORDS_AT], "the header's slot, once more, then the record"
+    assert flushed[0][RECORDS_AT:] == before[RECORDS_AT:], "no record is touched before that is flushed"
+    one.header()
+    one.take_back(7)
+    written.clear()
+    assert one.covers(6)
+    one.append(7, b"7")
+    assert written == [RECORDS_AT], "all know now that it is there"
     one.close()
     two.close()
 
@@ -208,7 +208,10 @@ def test_a_header_is_not_written_over_the_last_one_that_is_on_the_disk_for_certa
 ) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
     one.write_header(active=True, txn=5, meta=META)
-    one.write_header(active=True, txn=6, meta=META)
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead_file, "flush", failing(OSError(errno.EIO, "broken")))
+        with pytest.raises(OSError, match="broken"):
+            one.write_header(active=True, txn=6, meta=META)
     written = places_written(monkeypatch)
     two.write_header(active=True, txn=7, meta=META)
     assert written == [0, SLOT_BYTES], "what it only sees is made sure of first"
@@ -284,7 +287,7 @@ def test_a_closed_store_is_data_mdb_alone(tmp_path: Path) -> None:
         store.append("a", Deposited(1), expected=0)
         assert ahead_file.peek(path).active
     assert not ahead_file.peek(path).active
-    assert (path / ahead_file.FILE).stat().st_size == RECORDS_AT
+    assert (path / ahead_file.FILE).stat().st_size == RECORDS_AT + ahead_file.FIRST_BYTES
     assert (path / ahead_file.FILE).stat().st_mode & 0o777 == 0o600
     (path / ahead_file.FILE).unlink()
     with Store.open(path) as store:
