@@ -369,6 +369,19 @@ def test_i12_who_waits_for_a_recovery_that_is_cut_short_does_it(tmp_path: Path) 
     assert found == [{"a": 10}]
 
 
+def test_i12_a_recovery_without_records_that_is_cut_short_is_done_again(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    only = Child(path, pages=1)  # settles before each append
+    only.append("a", 5)
+    only.kill()
+    for left in ("data.mdb", "data.wal"):
+        (tmp_path / left).write_bytes((path / left).read_bytes())
+    versions(path)
+    # What was recovered is there, but for the new header.
+    (path / "data.wal").write_bytes((tmp_path / "data.wal").read_bytes())
+    assert versions(path) == {"a": 5}
+
+
 READER = """
 import sys, lmdb
 with lmdb.open(sys.argv[1], max_dbs=20, readonly=True):

@@ -41,19 +41,30 @@ class Gate:
     @contextmanager
     def alone(self, *, last: bool = False) -> Iterator[None]:
         """Shut the door, wait until everyone has left, and open it again at the end; or never again, if *last*."""
-        with self._changed:
-            while self._shut and not self._ended:
-                self._changed.wait()
-            self._shut = True
-            deadline = time.monotonic() + LAST_WAIT_S if last else None
-            while self._inside:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    break
-                self._changed.wait(left)
+        deadline = time.monotonic() + LAST_WAIT_S if last else None
         try:
+            with self._changed:
+                while self._shut and not self._ended and self._wait(deadline):
+                    pass
+                self._shut = True
+                while self._inside and self._wait(deadline):
+                    pass
             yield
-        finally:
+        finally:  # also if the waiting was interrupted: a door that nobody stands behind would stay shut
             with self._changed:
                 self._shut = self._ended = self._ended or last
                 self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let nobody in any more: who waits outside gets `StoreClosed`."""
+        with self._changed:
+            self._shut = self._ended = True
+            self._changed.notify_all()
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait for a change; return False once it is past the deadline."""
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        self._changed.wait(left)
+        return True

@@ -29,13 +29,14 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lmdb
 import msgspec
 from tailfold.engine.backend import directory, keys
-from tailfold.engine.backend.gate import Gate
+from tailfold.engine.backend.gate import LAST_WAIT_S, Gate
 from tailfold.engine.backend.lmdb import metas
 from tailfold.engine.backend.lmdb.ahead_file import FILE, AheadFile, Record
 from tailfold.engine.backend.lmdb.writes import Noted, Writes, apply, read_noted
@@ -143,16 +144,18 @@ class Ahead:
         """
         self._check_sound()
         standing = self._file.header()
-        if standing.active or standing.txn != txn or not self._file.sure:  # else it was settled when it was closed
-            try:
-                flush_data(self._env)
-            except lmdb.Error:
-                self._file.mark_failed()
-                raise
+        try:
+            flush_data(self._env)
+        except lmdb.Error:
+            self._file.mark_failed()
+            raise
         self._env.reader_check()  # a dead process's pin would keep pages from being used again
         pin = self._env.begin() if active else None
         try:
-            now = metas.read(self.path / "data.mdb")
+            try:
+                now = metas.read(self.path / "data.mdb")
+            except OSError as error:
+                raise OutcomeUnknown(f"data.mdb of {self.path} cannot be read ({error.strerror})") from error
             meta = metas.newest(now) if now is not None else b""
             if now is None or metas.txn_of(meta) != txn or (pin is not None and pin.id() != txn):
                 why = f"the meta pages of data.mdb are not those of transaction {txn}"
@@ -215,15 +218,18 @@ class Ahead:
             self._ended.set()
             keeper = self._keeper
         if keeper is not None:
-            keeper.wait()
+            keeper.wait(LAST_WAIT_S)
 
     def settle_last(self) -> None:
         """Settle, so that `data.mdb` alone is the store again. After `end`, with no transaction open."""
         try:
-            while self._wrote and self._file.header().active and not self._file.failed:
+            # Without its file there is no store any more, and nothing to settle.
+            while self._wrote and not self._file.failed and (self.path / "data.mdb").exists():
                 try:
                     with self._env.begin(write=True) as txn:
-                        return self._settle(txn.id() - 1, active=False)
+                        if self._file.header().active:  # looked at under the lock: others write it
+                            self._settle(txn.id() - 1, active=False)
+                        return
                 except lmdb.MapResizedError:
                     self.let_go()
                     self._env.set_mapsize(0)
@@ -239,13 +245,15 @@ class Ahead:
         if self._keeper is None and not self._ended.is_set():
             ended = threading.Event()
             # Not by `threading.Thread`, which waits until it runs: 0.25 ms of the first append.
-            _thread.start_new_thread(self._keep_until_idle, (ended,))
-            self._keeper = ended
+            with suppress(RuntimeError):  # no threads left, or none at the end of the interpreter
+                _thread.start_new_thread(self._keep_until_idle, (ended,))
+                self._keeper = ended
 
     def _keep_until_idle(self, ended: threading.Event) -> None:
         try:
             self._keeping()
         finally:
+            self._keeper = None
             ended.set()
 
     def _keeping(self) -> None:
@@ -260,7 +268,7 @@ class Ahead:
                     if self._pin is None or self._file.failed:
                         self._keeper = None
                         return
-            except (lmdb.Error, EngineError):
+            except (lmdb.Error, EngineError, OSError):
                 continue  # the header that stands still holds; the next write meets the error, or it has passed
 
 
@@ -290,7 +298,8 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
             [f"{FILE} is of a later state (transaction {header.txn}) than data.mdb ({newest}): if data.mdb was put"
              f" back from a copy, move {FILE} away"],
         )  # fmt: skip
-    if newest > last:
+    # One past it, if there are no records, is that of a recovery that was cut short.
+    if newest > max(last, header.txn + 1):
         raise StoreDamaged(
             str(path),
             [f"{FILE} ends with transaction {last}, data.mdb with {newest}: records are missing. If the machine has"

@@ -54,7 +54,7 @@ _FAILED_AT = SLOT_BYTES - 1
 """In the first slot, past any header: not zero once `data.mdb` could not be flushed."""
 _SURE_AT = SLOT_BYTES - 16
 """There too: the newest generation whose header is known to be on the disk. Written after the flush of that, not
-flushed itself; so what it says is true wherever it is seen."""
+flushed itself; so what it says is true wherever it is seen, but for a copy of the file."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -134,8 +134,7 @@ class AheadFile:
             fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             alone = True
         except BlockingIOError:
-            fcntl.flock(raw.fileno(), fcntl.LOCK_SH)
-            alone = False
+            alone = not _shares(raw.fileno())
         except OSError as error:
             raw.close()
             if error.errno in _NO_LOCKS:
@@ -156,6 +155,7 @@ class AheadFile:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not self.header().active and self._bytes > RECORDS_AT + FIRST_BYTES:
                 os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
+            fcntl.flock(self._handle, fcntl.LOCK_UN)  # before the next one opens, who would not be alone
         self._slots.close()
         with suppress(OSError):  # a forked child has the same lock, and would keep it
             fcntl.flock(self._handle, fcntl.LOCK_UN)
@@ -173,7 +173,8 @@ class AheadFile:
             self._header = newest(self._slots[:], self.store)
             self._bytes = os.fstat(self._handle).st_size
             self.forget()
-            self._seen = seen
+            if self._header.generation == max(seen):  # else it was seen while it was being written
+                self._seen = seen
         return self._header
 
     def generations(self) -> tuple[int, int]:
@@ -320,7 +321,11 @@ def opening(store: Path, *, wait: bool = True) -> Iterator[None]:
     if not SUPPORTED:
         yield
         return
-    handle = os.open(store, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        handle = os.open(store, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:  # its files may be used, its list may not be seen
+        yield
+        return
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -364,6 +369,16 @@ def peek(store: Path) -> Header:
         return NOTHING
     except OSError as error:
         raise StoreReadOnly(f"{FILE} of the store at {store} cannot be read ({error.strerror})") from None
+
+
+def _shares(handle: int) -> bool:
+    """Share the file with those who have it open; or be alone, if who has it is a dying recoverer."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        return False
+    return True
 
 
 def _refuse_active(store: Path, why: str) -> None:

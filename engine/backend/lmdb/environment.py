@@ -112,21 +112,22 @@ class Environment:
                     self._close()
 
     def _close(self) -> None:
-        if self.ahead is not None:
-            self.ahead.end()
-        with self.gate.alone(last=True):
-            try:
+        try:
+            self.gate.end()
+            if self.ahead is not None:
+                self.ahead.end()
+            with self.gate.alone(last=True):
                 if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
                     self.env.sync(True)
                 if self.ahead is not None:
                     self.ahead.settle_last()
-            except lmdb.Error as error:
-                raise translated(error, self.path) from error
-            finally:
-                # In this order: whoever recovers the store must find LMDB's own lock file left by all.
-                self.env.close()
-                if self.ahead is not None:
-                    self.ahead.close()
+        except lmdb.Error as error:
+            raise translated(error, self.path) from error
+        finally:
+            # In this order: whoever recovers the store must find LMDB's own lock file left by all.
+            self.env.close()
+            if self.ahead is not None:
+                self.ahead.close()
 
     def write(self, work: Callable[[Writes], _T]) -> _T:
         """Run *work* in a write transaction, durable on return in the durable mode; whole or absent.
@@ -215,8 +216,8 @@ class Environment:
 
     def _prepare(self) -> dict[str, lmdb._Database]:
         """Check the stamp and open the tables; make both in one transaction if the file is new (I10)."""
-        size = (self.path / "data.mdb").stat().st_size
         needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
+        size = (self.path / "data.mdb").stat().st_size  # after that: others may be writing
         if size < needed:
             raise StoreDamaged(str(self.path), [f"data.mdb has {size} bytes, its last page ends at {needed}"])
         with self.env.begin() as txn:

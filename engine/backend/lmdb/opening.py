@@ -115,6 +115,8 @@ def open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Envi
             map_bytes //= 4
             if map_bytes < MAP_BYTES_LEAST:
                 raise
+        except lmdb.MapResizedError:
+            continue  # another process has grown the map between two steps of this
         except _NOT_LMDB:
             raise _not_lmdb(path) from None
         except lmdb.Error as error:

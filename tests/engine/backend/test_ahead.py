@@ -91,7 +91,8 @@ def test_damaged_records_leave_those_before_them(
     file.close()
 
 
-def test_only_the_first_to_open_it_is_alone_until_it_shares(tmp_path: Path) -> None:
+def test_who_finds_a_lock_of_one_that_is_alone_waits_and_is_alone_itself(tmp_path: Path) -> None:
+    """It can only be a recoverer that is dying: all others share, or stand behind the lock of `opening`."""
     one = AheadFile.open(tmp_path)
     assert one is not None
     assert one.alone
@@ -100,13 +101,17 @@ def test_only_the_first_to_open_it_is_alone_until_it_shares(tmp_path: Path) -> N
     waiting.start()
     waiting.join(0.1)
     assert came == [], "it waits while the first may be recovering"
-    one.share()
+    one.close()
     waiting.join(10)
     [two] = came
     assert two is not None
-    assert not two.alone
-    one.close()
+    assert two.alone
+    two.share()
+    three = AheadFile.open(tmp_path)
+    assert three is not None
+    assert not three.alone
     two.close()
+    three.close()
 
 
 def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Path) -> None:
