@@ -8,7 +8,7 @@ After a power cut `data.mdb` may be anything: some pages new, some old. Recovery
 to the last *settled* state, all of which was flushed, and writes the records of the file over it in one
 transaction. The settled state is still there because LMDB never reuses a page that a reader may see, and every
 process that writes keeps a reader open at a settled state, its *pin*. LMDB's own newest meta page may lead to pages
-that were lost, so the header of the file keeps the meta pages of the settled state.
+that were lost, so the header of the file keeps the one of the settled state.
 
 Rules, each of which the next rests on:
 
@@ -253,7 +253,8 @@ class Ahead:
         try:
             self._keeping()
         finally:
-            self._keeper = None
+            if self._keeper is ended:  # else the next one has begun already
+                self._keeper = None
             ended.set()
 
     def _keeping(self) -> None:
