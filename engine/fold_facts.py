@@ -10,6 +10,7 @@ from tailfold.engine.events import Event, tag_of
 from tailfold.engine.fold import Fold
 from tailfold.snapshots import fingerprint
 from tailfold.snapshots.codec import CODEC_VERSION, StateCodec
+from tailfold.snapshots.marks import MarkCodec
 from tailfold.snapshots.schema import survey
 
 S = TypeVar("S")
@@ -47,6 +48,7 @@ class FoldFacts(Generic[S]):
             # Code can be stranger than the walk over it: no snapshots then, rather than no load.
             self.unusable = f"its code cannot be looked through ({type(error).__name__}: {error})"
             self.codec, source = StateCodec(Any), "unusable"
+        self.marks: MarkCodec[S] = MarkCodec(self.codec.state_type)
         events = [_version_mark(event) + survey(event).text for event, _ in sorted_handlers(fold)]
         self.parts = {
             "name": fold.name,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import Generic, TypeVar
 
 from tailfold.engine.backend.port import Appended
 from tailfold.engine.errors import Conflict, EngineError
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
-from tailfold.engine.loading import Folding, catch_up, load
+from tailfold.engine.loading import Folding, catch_up, fold_on, load
 from tailfold.engine.log import Log, Written, event_id
 from tailfold.engine.snapshotting import Due, Gathering, Snapshots
 
@@ -132,7 +131,9 @@ class Live(Generic[S]):
         if self._hash is None:
             rows = self._log.backend.rows(self.stream, after=self.version - 1, upto=self.version, limit=1)
             self._hash = rows[0].hash if rows else b""
-        due = self._snapshots.encode(self.stream, self._fold, self.state, self.version, self._hash)
+        due = self._snapshots.encode(
+            self.stream, self._fold, self.state, self.version, self._hash, self._gathering.marks
+        )
         self._gathering.begin_anew(due)
         return due
 
@@ -150,10 +151,16 @@ class Live(Generic[S]):
                 f"stream {self.stream!r}: two appends of one handle overlapped; await each before the next"
             )
         self._spoilt = True
-        begun = time.perf_counter()
-        self.state = self._fold.fold_records(self.state, written.records, self.stream, self.version)
-        seconds = time.perf_counter() - begun
-        self._gathering.add(len(written.records), written.bytes, seconds)
+        self.state = fold_on(
+            self._snapshots,
+            self._fold,
+            self.state,
+            written.records,
+            self.stream,
+            self.version,
+            self._gathering,
+        )
+        self._gathering.event_bytes += written.bytes
         self.version, self._hash = appended.last, appended.hash
         self._spoilt = False
         return appended

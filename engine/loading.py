@@ -6,7 +6,7 @@ One path for everyone who wants a state: `Store.load`, live handles, the CLI and
 from __future__ import annotations
 
 import time
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tailfold.engine.errors import BadArgument, StreamDeleted, StreamNotFound
 from tailfold.engine.fold import Fold
@@ -51,7 +51,7 @@ def load(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], at: int | N
     snapshots.counters.loads += 1
     found = snapshots.find(stream, fold, version) if version else None
     if found is not None:
-        start = Folding(found.state, found.version, Gathering(found.bytes, found.reader))
+        start = Folding(found.state, found.version, Gathering(found.bytes, found.reader, found.marks))
     else:
         start = Folding(begin(snapshots, fold), 0, Gathering())
     if head is not None and head.base > start.version:
@@ -72,18 +72,46 @@ def catch_up(
     while version < upto:
         step = min(RECORDS_PER_PAGE, snapshots.reach(gathering.progress()), upto - version)
         for size, records in log.record_pages(stream, after=version, upto=version + step):
-            begun = time.perf_counter()
-            state = fold.fold_records(state, records, stream, version)
-            gathering.add(len(records), size, time.perf_counter() - begun)
+            state = fold_on(snapshots, fold, state, records, stream, version, gathering)
+            gathering.event_bytes += size
             version += len(records)
             snapshots.counters.events_folded += len(records)
         if snapshots.due(gathering.progress()):
             [row] = log.backend.rows(stream, after=version - 1, upto=version, limit=1)
-            due = snapshots.encode(stream, fold, state, version, row.hash)
+            due = snapshots.encode(stream, fold, state, version, row.hash, gathering.marks)
             if due is not None:
                 snapshots.put(stream, fold, due, gathering)
             gathering.begin_anew(due)
     return Folding(state, version, gathering)
+
+
+def fold_on(
+    snapshots: Snapshots,
+    fold: Fold[S],
+    state: S,
+    records: list[Any],
+    stream: str,
+    version: int,
+    gathering: Gathering,
+) -> S:
+    """Return the state after the *records* that follow *version*, with marks taken of it on the way."""
+    marks = gathering.marks
+    while version + len(records) >= marks.due_at:
+        due = max(1, marks.due_at - version)
+        state = _fold_timed(fold, state, records[:due], stream, version, gathering)
+        version, records = version + due, records[due:]
+        snapshots.mark(fold, state, version, marks)
+        if not records:
+            return state
+    return _fold_timed(fold, state, records, stream, version, gathering)
+
+
+def _fold_timed(fold: Fold[S], state: S, records: list[Any], stream: str, version: int, gathering: Gathering) -> S:
+    begun = time.perf_counter()
+    state = fold.fold_records(state, records, stream, version)
+    gathering.fold_s += time.perf_counter() - begun
+    gathering.events += len(records)
+    return state
 
 
 def load_deleted(log: Log, snapshots: Snapshots, stream: str, fold: Fold[S], at: int) -> S:

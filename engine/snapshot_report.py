@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 import msgspec
 from tailfold.engine.backend import keys, rules
 from tailfold.engine.backend.port import Collected, SnapshotKey
+from tailfold.engine.errors import EngineError
 from tailfold.engine.fold import Fold
+from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log
 from tailfold.engine.snapshotting import Snapshots
 from tailfold.snapshots.chunks import DIGEST_BYTES, ChunkDamagedError, decompress, split, unpack
 from tailfold.snapshots.codec import hash_body
+from tailfold.snapshots.limits import MARK_EVENTS
+from tailfold.snapshots.marks import unpack as unpack_marks
 
 EVERYTHING = (1 << 63) - 1
 
@@ -28,6 +32,8 @@ class Standing(NamedTuple):
     bytes: int
     chunks: int
     """Chunks that it refers to directly."""
+    marks: int
+    """States at earlier versions that it carries."""
     created_ns: int
 
 
@@ -43,9 +49,11 @@ class Explained(NamedTuple):
     """How a load of a stream would go."""
 
     used: Standing | None
+    mark: int | None
+    """The version that it starts from, if that is a mark which a later snapshot carries, of what was forked."""
     head: int
     tail: int
-    """Events that a load folds after the snapshot, or all of them."""
+    """Events that a load folds after the snapshot or mark, or all of them."""
     verdicts: list[Verdict]
 
 
@@ -62,7 +70,7 @@ class SnapshotsVerified(NamedTuple):
     """What `verify_snapshots` did."""
 
     compared: int
-    """Snapshots of this code, compared with a new fold byte for byte."""
+    """Snapshots of this code, compared with a new fold byte for byte, with all their marks."""
     checked: int
     """Snapshots of other code or folds: their hashes and chunks were checked, their states cannot be."""
     findings: list[SnapshotFinding]
@@ -101,13 +109,19 @@ def explain(snapshots: Snapshots, stream: str, fold: Fold[Any]) -> Explained:
         if not why and used is None:
             used = found
         verdicts.append(Verdict(found, not why, why))
-    return Explained(used, last, last - (used.version if used else 0), verdicts)
+    start = used.version if used else 0
+    marked = snapshots.marked(stream, fold, facts, start, last) if last - start > MARK_EVENTS else None
+    mark = marked.version if marked is not None else None
+    return Explained(used, mark, last, last - (mark or start), verdicts)
 
 
 def verify_snapshots(
     log: Log, snapshots: Snapshots, stream: str, fold: Fold[Any], progress: Callable[[int], None] | None = None
 ) -> SnapshotsVerified:
-    """Fold *stream* anew and compare every snapshot of *fold* with it, byte for byte; check all others' hashes."""
+    """Fold *stream* anew and compare every snapshot of *fold* with it, byte for byte; check all others' hashes.
+
+    What their marks give is compared in the same way.
+    """
     facts = snapshots.facts(fold)
     log.codec.register(fold.events)
     mine: dict[int, SnapshotKey] = {}
@@ -122,9 +136,10 @@ def verify_snapshots(
         if what:
             found = _standing(snapshots, stream, name_hash, key)
             findings.append(SnapshotFinding(stream, found.fold if found else "?", key.version, what))
+    marks = _marks_of(snapshots, stream, facts.name_hash, mine)
     state = begin(snapshots, fold)
     version = 0
-    for target in sorted(mine):
+    for target in sorted({*mine, *marks}):
         while version < target:
             for _, records in log.record_pages(stream, after=version, upto=target):
                 state = fold.fold_records(state, records, stream, version)
@@ -132,10 +147,49 @@ def verify_snapshots(
                 if progress:
                     progress(len(records))
         truth = facts.codec.encode(state, check=False).body
-        what = _wrong(snapshots, stream, facts.name_hash, mine[target], truth)
+        for at, carried in marks.get(target, {}).items():
+            what = _wrong_mark(snapshots, stream, fold, facts, mine[at], carried, truth)
+            if what:
+                findings.append(SnapshotFinding(stream, fold.name, at, f"its mark at version {target}: {what}"))
+        what = _wrong(snapshots, stream, facts.name_hash, mine[target], truth) if target in mine else ""
         if what:
             findings.append(SnapshotFinding(stream, fold.name, target, what))
     return SnapshotsVerified(len(mine), checked, findings)
+
+
+def _marks_of(
+    snapshots: Snapshots, stream: str, name_hash: bytes, mine: dict[int, SnapshotKey]
+) -> dict[int, dict[int, bytes]]:
+    """Return the marks at each version: their bodies, by the version of the snapshot that carries them."""
+    found: dict[int, dict[int, bytes]] = {}
+    for version, key in mine.items():
+        stored = snapshots.backend.snapshot(stream, name_hash, key)
+        try:
+            marks = unpack_marks(keys.decode_snapshot_row(stored or b"").marks)
+        except msgspec.MsgspecError:
+            continue  # said when the snapshot itself is looked at
+        for mark in marks:
+            found.setdefault(mark.version, {})[version] = mark.body
+    return found
+
+
+def _wrong_mark(
+    snapshots: Snapshots,
+    stream: str,
+    fold: Fold[Any],
+    facts: FoldFacts[Any],
+    carrier: SnapshotKey,
+    body: bytes,
+    truth: bytes,
+) -> str:
+    whole = snapshots.decode(stream, fold, facts, carrier)[0]
+    if whole is None:
+        return ""  # said when the snapshot itself is looked at
+    try:
+        state = facts.marks.decode(body, whole.state)
+    except (ValueError, ChunkDamagedError, EngineError):
+        return ""  # not used by any load: the newest item of a series was changed after it
+    return "" if facts.codec.encode(state, check=False).body == truth else "its state is not what folding gives"
 
 
 def prune(snapshots: Snapshots, streams: Iterator[str], *, dry_run: bool = False) -> Pruned:
@@ -170,9 +224,10 @@ def _standing(snapshots: Snapshots, stream: str, name_hash: bytes, key: Snapshot
     try:
         row = keys.decode_snapshot_row(stored)
     except msgspec.MsgspecError:
-        return Standing(stream, "?", key.version, key.fold_id.hex(), len(stored), 0, 0)
-    chunks = len(row.refs) // DIGEST_BYTES
-    return Standing(stream, row.fold, key.version, key.fold_id.hex(), len(stored), chunks, row.created_ns)
+        return Standing(stream, "?", key.version, key.fold_id.hex(), len(stored), 0, 0, 0)
+    chunks, marks = len(row.refs) // DIGEST_BYTES, len(unpack_marks(row.marks))
+    fold_id = key.fold_id.hex()
+    return Standing(stream, row.fold, key.version, fold_id, len(stored), chunks, marks, row.created_ns)
 
 
 def _wrong(snapshots: Snapshots, stream: str, name_hash: bytes, key: SnapshotKey, truth: bytes | None) -> str:

@@ -31,13 +31,20 @@ from tailfold.snapshots.chunks import (
     unpack,
 )
 from tailfold.snapshots.codec import EncodedState, NotEncodableError, hash_body
-from tailfold.snapshots.policy import ANY_NUMBER, Policy, Progress
+from tailfold.snapshots.limits import MARK_EVENTS
+from tailfold.snapshots.marks import Marks, nearest
+from tailfold.snapshots.policy import ANY_NUMBER, Policy, Progress, never
 
 S = TypeVar("S")
 logger = logging.getLogger("tailfold")
 
 COLLECT_AFTER_BYTES = 16 << 20
 """Chunks are collected at the earliest when this much was written through one store object."""
+
+
+class _UnusableError(ValueError):
+    """Why a snapshot is not used."""
+
 
 Refold = Callable[[Fold[Any], str, int], EncodedState]
 """Folds a stream up to a version without snapshots, and encodes the state: the source of lost chunks."""
@@ -49,6 +56,8 @@ class Counters:
 
     loads: int = 0
     hits: int = 0
+    marks_used: int = 0
+    """Loads that began at a mark: these are hits, too."""
     missed: Counter[str] = field(default_factory=Counter)
     """Why a snapshot that was there was not used, by reason."""
     events_folded: int = 0
@@ -79,6 +88,7 @@ class Found(NamedTuple, Generic[S]):
     version: int
     bytes: int
     reader: HealingReader
+    marks: Marks
 
 
 class Due(NamedTuple):
@@ -158,18 +168,50 @@ class Snapshots:
         if facts.unusable:
             return None
         others: list[SnapshotKey] = []
+        looked = False
         for key in self.backend.snapshot_keys(stream, facts.name_hash, upto=upto):
             if key.fold_id != facts.fold_id:  # compared before anything is decoded
                 others.append(key)
                 continue
+            if not looked and upto - key.version > MARK_EVENTS:
+                looked = True
+                marked = self.marked(stream, fold, facts, key.version, upto)
+                if marked is not None:
+                    return marked
             found, why = self.decode(stream, fold, facts, key)
             if found is not None:
                 self.counters.hits += 1
                 return found
             self._miss(stream, fold, key.version, why)
+        if not looked and upto > MARK_EVENTS:
+            marked = self.marked(stream, fold, facts, 0, upto)
+            if marked is not None:
+                return marked
         if others:
             self._miss_of_other_code(stream, fold, facts, others[0])
         return None
+
+    def marked(self, stream: str, fold: Fold[S], facts: FoldFacts[S], after: int, upto: int) -> Found[S] | None:
+        """Return the state of the newest mark with *after* < version <= *upto*, if a later snapshot carries one."""
+        if not facts.marks.possible:
+            return None
+        try:
+            later = self.backend.snapshot_past(stream, facts.name_hash, facts.fold_id, upto)
+            if later is None:
+                return None
+            row = keys.decode_snapshot_row(later.row)
+            mark = nearest(row.marks, after, upto)
+            if mark is None:
+                return None
+            whole, reader = self._state(stream, fold, facts, row, later.hash, mark.version)
+            state = facts.marks.decode(mark.body, whole)
+        except (msgspec.MsgspecError, ValueError, ChunkDamagedError, EngineError) as error:
+            self._miss(stream, fold, upto, f"a mark cannot be used ({error})")
+            return None
+        self.counters.hits += 1
+        self.counters.marks_used += 1
+        marks = Marks(mark.version, row.marks, facts.marks.series(state))
+        return Found(state, mark.version, len(later.row), reader, marks)
 
     def decode(
         self, stream: str, fold: Fold[S], facts: FoldFacts[S], key: SnapshotKey
@@ -180,18 +222,34 @@ class Snapshots:
             if stored is None:
                 return None, "it was deleted meanwhile"
             row = keys.decode_snapshot_row(stored)
-            if row.hash != self.log_hash(stream, key.version):
-                return None, "it is of another history: its chain hash is not the log's"
-            body = decompress(row.body)
-            if hash_body(body) != row.state_hash:
-                return None, "its bytes were changed"
-            reader = self.reader(stream, fold, key.version)
-            state = facts.codec.decode(body, reader)
+            log_hash = self.log_hash(stream, key.version)
+            state, reader = self._state(stream, fold, facts, row, log_hash, key.version)
+        except _UnusableError as error:
+            return None, str(error)
         except (msgspec.MsgspecError, ValueError) as error:
             return None, f"it cannot be decoded ({error})"
         except EngineError as error:
             return None, str(error)
-        return Found(state, key.version, len(stored), reader), ""
+        marks = Marks(key.version, row.marks, facts.marks.series(state))
+        return Found(state, key.version, len(stored), reader, marks), ""
+
+    def _state(
+        self,
+        stream: str,
+        fold: Fold[S],
+        facts: FoldFacts[S],
+        row: keys.SnapshotRow,
+        log_hash: bytes,
+        version: int,
+    ) -> tuple[S, HealingReader]:
+        """Return the state of *row*, and the reader of its chunks: lost ones are made by folding to *version*."""
+        if row.hash != log_hash:
+            raise _UnusableError("it is of another history: its chain hash is not the log's")
+        body = decompress(row.body)
+        if hash_body(body) != row.state_hash:
+            raise _UnusableError("its bytes were changed")
+        reader = self.reader(stream, fold, version)
+        return facts.codec.decode(body, reader), reader
 
     def log_hash(self, stream: str, version: int) -> bytes:
         """Return the chain hash of the log at *version*; empty if it does not reach it."""
@@ -265,8 +323,13 @@ class Snapshots:
 
     # -- write -----------------------------------------------------------------------------------------
 
-    def encode(self, stream: str, fold: Fold[S], state: S, version: int, chain_hash: bytes) -> Due | None:
-        """Encode a snapshot of *state* at *version*; None if the state cannot be encoded (said once)."""
+    def encode(
+        self, stream: str, fold: Fold[S], state: S, version: int, chain_hash: bytes, marks: Marks | None = None
+    ) -> Due | None:
+        """Encode a snapshot of *state* at *version*; None if the state cannot be encoded (said once).
+
+        It carries the *marks* that were taken on the way.
+        """
         begin = time.perf_counter()
         facts = self.facts(fold)
         place = (stream, facts.fold_id)
@@ -291,6 +354,7 @@ class Snapshots:
             b"".join(encoded.refs),
             self._clock(),
             compress(encoded.body),
+            marks.hand_over(facts.marks, state, version) if marks is not None else b"",
         )
         write = SnapshotWrite(
             fold=facts.name_hash,
@@ -301,6 +365,14 @@ class Snapshots:
             needs=needs,
         )
         return Due(write, encoded, time.perf_counter() - begin)
+
+    def mark(self, fold: Fold[S], state: S, version: int, marks: Marks) -> None:
+        """Take a mark of *state* at *version*: it goes with the next snapshot, if there will be one."""
+        facts = self.facts(fold)
+        if self.policy is never or facts.unusable or not facts.marks.possible:
+            marks.stop()
+        else:
+            marks.take(facts.marks, state, version)
 
     def put(self, stream: str, fold: Fold[Any], due: Due, gathering: Gathering) -> bool:
         """Write a snapshot by itself; a store that cannot take it goes on without."""
@@ -379,8 +451,11 @@ def needs_of(encoded: EncodedState) -> list[bytes]:
 class Gathering:
     """What has gathered since the last snapshot, of one state that is being folded."""
 
-    def __init__(self, last_bytes: int = 0, reader: HealingReader | None = None) -> None:
+    def __init__(
+        self, last_bytes: int = 0, reader: HealingReader | None = None, marks: Marks | None = None
+    ) -> None:
         self.reader = reader
+        self.marks = marks or Marks()
         self.events = 0
         self.event_bytes = 0
         self.fold_s = 0.0
@@ -388,12 +463,6 @@ class Gathering:
         self.last_s = 0.0
         self.streams = 1
         """Over how many streams they are spread."""
-
-    def add(self, events: int, event_bytes: int, fold_s: float) -> None:
-        """Count folded events."""
-        self.events += events
-        self.event_bytes += event_bytes
-        self.fold_s += fold_s
 
     def progress(self) -> Progress:
         """Return what a policy sees."""

@@ -19,6 +19,12 @@ GAP_SHARE = 0.5
 """Further back, the gap between two kept snapshots grows with the distance from the head, by this share…"""
 GAP_MOST_EVENTS = 20_000
 """…up to this many events, so that time travel and forks anywhere fold no more (about 20 ms)."""
+MARK_EVENTS = 256
+"""A mark is taken about every so many events: folding half of them takes less than loading a snapshot."""
+MARKS_MOST = 128
+"""Marks that a snapshot carries; if more gather, every other one is dropped."""
+MARK_BYTES_MOST = 4096
+"""The largest state, without the items of its series, of which marks are taken."""
 OTHER_FOLDS_KEPT = 2
 """Snapshots of other code (fold ids) of the same fold: the newest of this many are kept."""
 

@@ -105,6 +105,8 @@ class Series(Sequence[T], Generic[T]):
             yield self._at(place)
 
     def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
         if isinstance(other, Series):
             if self._levels == other._levels and self._sealed and self._sealed == other._sealed:
                 return self._tail == other._tail  # equal digests are equal items
@@ -189,6 +191,41 @@ class Series(Sequence[T], Generic[T]):
                 return ref
             number -= len(level) * span
         raise AssertionError("sealed items are covered by the levels")
+
+    def _beginning(self, count: int) -> Series[T]:
+        """Return a series of the first *count* items, as it was when there were no more; raise ValueError.
+
+        Items that are not sealed in it are decoded anew: a handler may change the newest one.
+        """
+        if not 0 <= count <= len(self):
+            raise ValueError(f"a series of {len(self)} items has no first {count}")
+        full = max(0, count - 1) // CHUNK_ITEMS  # the newest item is never sealed
+        begun: Series[T] = Series()
+        height, span = 0, 1
+        while span <= full:
+            first = full // (span * CHUNK_ITEMS) * CHUNK_ITEMS
+            begun._levels.append(self._refs(height, first, full // span))
+            height, span = height + 1, span * CHUNK_ITEMS
+        begun._sealed = full * CHUNK_ITEMS
+        begun._item = self._typed()
+        begun._unstored = self._unstored.copy()
+        if begun._sealed < self._sealed:
+            assert begun._item is not None, "a chunk leaves memory only if its items' type is known"
+            chunk = chunks.split(self._unstored.reader.payload(self._leaf_ref(full)))
+            begun.extend(begun._item.decode_list(chunk.body, self._unstored.stored)[: count - begun._sealed])
+        else:
+            begun.extend(self._tail[: count - begun._sealed])
+        return begun
+
+    def _refs(self, height: int, first: int, last: int) -> list[bytes]:
+        """Return the references of the nodes *first*..*last*-1 at a height; all of them have one parent."""
+        if first == last:
+            return []
+        parent, place = divmod(first, CHUNK_ITEMS)
+        if (parent + 1) * CHUNK_ITEMS ** (height + 2) <= self._sealed:  # the parent is full
+            [ref] = self._refs(height + 1, parent, parent + 1)
+            return self._children(ref)[place : place + last - first]
+        return self._levels[height][place : place + last - first]
 
     def _children(self, ref: bytes) -> list[bytes]:
         refs: list[bytes] = self._unstored.decoded(ref, "refs", lambda chunk, _: chunk.refs)

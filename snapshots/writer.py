@@ -133,9 +133,13 @@ class StateWriter:
         for container in self.containers:
             container._stored(stored, reader)
 
+    def root_of(self, container: Growing) -> Any:
+        """Return what stands in the bytes in the place of a growing container."""
+        return container._root(self)
+
     def _hook(self, value: Any) -> Any:
         if is_growing(value):
-            return value._root(self)
+            return self.root_of(value)
         raise TypeError(f"a state cannot hold {type(value).__qualname__}: use dataclasses, Structs, builtins")
 
     def plain(self, value: Any) -> Any:
@@ -155,7 +159,7 @@ class StateWriter:
             names = tuple(field.name for field in dataclasses.fields(value))
             return self._replaced(value, names, object.__setattr__)
         if is_growing(value):
-            return self.plain(value._root(self))
+            return self.plain(self.root_of(value))
         return value
 
     def _replaced(self, value: Any, names: tuple[str, ...], put: Callable[[Any, str, Any], None]) -> Any:

@@ -35,10 +35,13 @@ def list_snapshots(run: RunArgument, as_json: JsonOption = False, store: StoreOp
                 emit(one._asdict() | {"created": time_text(one.created_ns)})
         elif rows:
             shown = [
-                (str(s.version), s.fold, s.fold_id[:12], str(s.bytes), str(s.chunks), time_text(s.created_ns)[:19])
+                (
+                    *(str(s.version), s.fold, s.fold_id[:12], str(s.bytes), str(s.chunks), str(s.marks)),
+                    time_text(s.created_ns)[:19],
+                )
                 for s in rows
             ]
-            table(("VERSION", "FOLD", "FOLD ID", "BYTES", "CHUNKS", "WRITTEN (UTC)"), shown)
+            table(("VERSION", "FOLD", "FOLD ID", "BYTES", "CHUNKS", "MARKS", "WRITTEN (UTC)"), shown)
         else:
             note(f"{run} has no snapshots: it is short, and folds in no time")
 
@@ -61,6 +64,7 @@ def explain_snapshots(run: RunArgument, as_json: JsonOption = False, store: Stor
                     "run": run,
                     "head": found.head,
                     "used": found.used._asdict() if found.used else None,
+                    "mark": found.mark,
                     "tail": found.tail,
                     "snapshots": [
                         v.snapshot._asdict() | {"usable": v.usable, "why": v.why or None} for v in found.verdicts
@@ -68,7 +72,10 @@ def explain_snapshots(run: RunArgument, as_json: JsonOption = False, store: Stor
                 }
             )
             return
-        if found.used is not None:
+        if found.mark is not None:
+            say(f"a resume starts from version {found.mark}, a mark that a later snapshot of its parent carries")
+            say(f"and folds a tail of {found.tail} of {found.head} events")
+        elif found.used is not None:
             say(f"a resume starts from version {found.used.version} ({found.used.bytes} bytes)")
             say(f"and folds a tail of {found.tail} of {found.head} events")
         else:

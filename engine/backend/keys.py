@@ -127,6 +127,8 @@ class SnapshotRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_ns: int
     body: bytes
     """The state, compressed."""
+    marks: bytes = b""
+    """States at earlier versions (`snapshots.marks`); empty in rows of older releases."""
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -22,6 +22,7 @@ from tailfold.engine.backend.port import (
     Durability,
     Head,
     IdRow,
+    LaterSnapshot,
     Lease,
     Row,
     SnapshotKey,
@@ -216,6 +217,24 @@ class MemoryBackend(MemoryForks):
             owner = self._owner(found, key.version) if found else None
             held = owner.snapshots.get((fold, key)) if owner else None
             return held.row if held else None
+
+    def snapshot_past(  # noqa: D102
+        self, stream: str, fold: bytes, fold_id: bytes, version: int
+    ) -> LaterSnapshot | None:
+        with self._lock:
+            found = self._living(stream)
+            if found is None or not 1 <= version <= found.version:
+                return None
+            owner = self._owner(found, version)
+            later = [
+                (key.version, write)
+                for (name, key), write in owner.snapshots.items()
+                if name == fold and key.fold_id == fold_id and key.version > version
+            ]
+            if not later:
+                return None
+            at, write = min(later, key=lambda one: one[0])
+            return LaterSnapshot(at, write.row, owner.rows[at - owner.base - 1].hash)
 
     def folds(self, stream: str) -> list[bytes]:  # noqa: D102
         with self._lock:

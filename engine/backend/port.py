@@ -52,6 +52,15 @@ class SnapshotKey(NamedTuple):
     fold_id: bytes
 
 
+class LaterSnapshot(NamedTuple):
+    """A snapshot past a version, for the marks that it carries."""
+
+    version: int
+    row: bytes
+    hash: bytes
+    """Chain hash of the log at its version."""
+
+
 class SnapshotWrite(msgspec.Struct, frozen=True, gc=False):
     """A snapshot ready to write. Derived data: it may be refused or lost without changing an answer."""
 
@@ -426,6 +435,13 @@ class Backend(Protocol):
 
     def snapshot(self, stream: str, fold: bytes, key: SnapshotKey) -> bytes | None:
         """Return the row of a snapshot, or None."""
+
+    def snapshot_past(self, stream: str, fold: bytes, fold_id: bytes, version: int) -> LaterSnapshot | None:
+        """Return the oldest snapshot of *fold* with *fold_id* at a version above *version*, or None.
+
+        It is one of the stream that *version* stands under: for a fork that has not gone on yet, its parent's,
+        past what the fork itself sees.
+        """
 
     def folds(self, stream: str) -> list[bytes]:
         """Return the hashes of the folds that have snapshots of *stream*."""

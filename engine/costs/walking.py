@@ -179,7 +179,9 @@ def _once(
                 version += len(page)
                 size = sum(map(len, page))
                 event_bytes += size
-                gathering.add(len(page), size, folded - decoded)
+                gathering.events += len(page)
+                gathering.fold_s += folded - decoded
+                gathering.event_bytes += size
                 records = []
                 if policy.due(gathering.progress()):
                     cost = put_snapshot(store, stream, fold, state, version, gathering)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import lmdb
 from tailfold.engine.backend import keys, rules
 from tailfold.engine.backend.lmdb.forks import Part
-from tailfold.engine.backend.port import HASH_BYTES, Collected, SnapshotKey, SnapshotWrite
+from tailfold.engine.backend.port import HASH_BYTES, Collected, LaterSnapshot, SnapshotKey, SnapshotWrite
 from tailfold.snapshots.chunks import reachable
 
 FIRST_KEYS = 4
@@ -102,6 +102,28 @@ class SnapshotRows:
                 return None
             owner, _ = self._owner(txn, *known, key.version)
             return txn.get(keys.SNAPSHOT_KEY.pack(owner, fold, *key), db=self._snapshots)
+
+        return self._read(work)
+
+    def snapshot_past(  # noqa: D102
+        self, stream: str, fold: bytes, fold_id: bytes, version: int
+    ) -> LaterSnapshot | None:
+        def work(txn: _Txn) -> LaterSnapshot | None:
+            known = self._stream(txn, stream)
+            if known is None or not 1 <= version <= known[1].version:
+                return None
+            number, row = self._owner(txn, *known, version)
+            cursor = txn.cursor(self._snapshots)
+            start = keys.SNAPSHOT_KEY.pack(number, fold, version + 1, b"")
+            prefix = start[: -8 - HASH_BYTES]
+            if cursor.set_range(start):
+                for key in cursor.iternext(keys=True, values=False):
+                    if not key.startswith(prefix):
+                        break
+                    _, _, later, theirs = keys.SNAPSHOT_KEY.unpack(key)
+                    if theirs == fold_id:
+                        return LaterSnapshot(later, cursor.value(), self._hash_at(txn, number, row.name, later))
+            return None
 
         return self._read(work)
 
