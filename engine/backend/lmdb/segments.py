@@ -11,8 +11,8 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
@@ -247,11 +247,8 @@ class SegmentRows:
                 rows += segment.rows(stream, after, min(upto, after + limit - len(rows)), origin)
                 after = min(upto, segment.last)
                 continue
-            for key, data in cursor.iternext():
-                row = _row(key, data, stream, origin, after + 1)
-                if row is None or len(rows) == limit or not _is_in(key, number, after, upto):
-                    return rows
-                rows.append(row)
+            plain = _plain_rows(cursor.iternext(), number, after, upto, stream, origin)
+            rows += islice(plain, limit - len(rows))
             return rows
         return rows
 
@@ -275,10 +272,11 @@ class SegmentRows:
                 if len(key) == keys.SEGMENT_KEY.size and key.startswith(keys.STREAM_KEY.pack(number)):
                     upto, stop = min(upto, keys.SEGMENT_KEY.unpack(key)[1]), False
                     break
-                row = _row(key, data, stream, origin, upto)
-                if row is None or len(rows) == limit or not _is_in(key, number, after, upto):
+                if len(rows) == limit or not (
+                    plain := [*_plain_rows([(key, data)], number, after, upto, stream, origin)]
+                ):
                     return rows
-                rows.append(row)
+                rows += plain
             if stop:
                 return rows
         return rows
@@ -368,17 +366,20 @@ class SegmentRows:
         return Sealed(new, 1, raw, len(packed))
 
 
-def _is_in(key: bytes, number: int, after: int, upto: int) -> bool:
-    at = keys.split_event_key(key)
-    return at.stream == number and after < at.version <= upto
+def _plain_rows(
+    items: Iterable[tuple[bytes, bytes]], wanted: int, after: int, upto: int, stream: str, origin: str
+) -> Iterator[Row]:
+    """Yield rows of plain events until one is not of stream number *wanted*, or not in *after*+1..*upto*.
 
-
-def _row(key: bytes, data: bytes, stream: str, origin: str, version: int) -> Row | None:
-    """Return the row of a plain event; None for a segment's key; raise `RecordDamaged` for any other."""
-    if len(key) == keys.SEGMENT_KEY.size:
-        return None
-    try:
-        at = keys.split_event_key(key)
-    except ValueError as error:
-        raise RecordDamaged(stream, version, str(error)) from None
-    return Row(stream, at.version, at.position, at.hash, data, origin)
+    Raises `RecordDamaged` for a key that is none.
+    """
+    split, size = keys.EVENT_KEY.unpack, keys.EVENT_KEY.size
+    for key, data in items:
+        if len(key) != size:
+            if len(key) == keys.SEGMENT_KEY.size:
+                return
+            raise RecordDamaged(stream, after + 1, f"an event key has {size} bytes, this one {len(key)}")
+        number, at, position, chain_hash = split(key)
+        if number != wanted or not after < at <= upto:
+            return
+        yield Row(stream, at, position, chain_hash, data, origin)
