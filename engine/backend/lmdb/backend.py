@@ -270,7 +270,9 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                     break
             return found
 
-        return self._read(work)
+        found = self._read(work)
+        self._shared.read_ahead.page(stream, after, after + len(found))
+        return found
 
     def _data_of(self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, found: list[bytes], size: int) -> int:
         """Add the record bytes of *part* to *found* until they are a page; return the bytes so far."""
@@ -339,7 +341,12 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                     break
             return rows
 
-        return self._read(work)
+        found = self._read(work)
+        if found and backwards:
+            self._shared.read_ahead.page((stream, "back"), found[0].version, found[-1].version - 1)
+        elif found:
+            self._shared.read_ahead.page(stream, after, found[-1].version)
+        return found
 
     def rows_by_position(self, *, after: int, limit: int) -> list[Row]:  # noqa: D102
         def work(txn: _Txn) -> list[Row]:
@@ -383,7 +390,10 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                     break
             return rows
 
-        return self._read(work)
+        found = self._read(work)
+        if found:
+            self._shared.read_ahead.page(None, after, found[-1].position)
+        return found
 
     def where(self, positions: Sequence[int]) -> list[tuple[str, int] | None]:  # noqa: D102
         def work(txn: _Txn) -> list[tuple[str, int] | None]:

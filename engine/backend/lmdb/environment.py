@@ -17,6 +17,7 @@ from tailfold.engine.backend.lmdb.ahead import Ahead, go_back, go_on
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
 from tailfold.engine.backend.lmdb.faults import translated
 from tailfold.engine.backend.lmdb.opening import begin, give_up, make_tables, open_environment
+from tailfold.engine.backend.lmdb.reading_ahead import ReadAhead
 from tailfold.engine.backend.lmdb.watching import Watcher
 from tailfold.engine.backend.lmdb.writes import Noted, UnnotedWrites, Writes
 from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, Durability
@@ -79,6 +80,7 @@ class Environment:
                 raise translated(error, path) from error
             raise
         self._names = {table: name for name, table in self.tables.items()}
+        self.read_ahead = ReadAhead(path / "data.mdb", lambda: self.env.info()["map_size"])
 
     @classmethod
     def acquire(cls, path: Path, durability: Durability, map_bytes: int, create: bool) -> Environment:
