@@ -200,11 +200,11 @@ class Log:
 
     def record_pages(self, stream: str, *, after: int, upto: int) -> Iterator[tuple[int, list[Any]]]:
         """Yield (record bytes, decoded records) of versions *after*+1..*upto* in pages: what folds read."""
-        decode_page = self.codec.decode_page
         while after < upto:
-            page = self.backend.data(stream, after=after, upto=min(upto, after + RECORDS_PER_PAGE))
-            yield sum(map(len, page)), decode_page(stream, after, page)
-            after += len(page)
+            runs = self.backend.runs(stream, after=after, upto=min(upto, after + RECORDS_PER_PAGE))
+            for size, records in self.codec.decode_runs(stream, after, runs):
+                yield size, records
+                after += len(records)
 
     def read(
         self,

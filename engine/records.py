@@ -11,11 +11,13 @@ import functools
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
 import msgspec
+from tailfold.engine.backend.port import Packed
 from tailfold.engine.errors import (
     BadArgument,
     Corruption,
@@ -47,6 +49,7 @@ from tailfold.engine.rawrecords import (
 from tailfold.upcasters import Chain, Standing, Upcasters
 
 E = TypeVar("E", bound=type[Event])
+_take_apart = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class DecodedRecord(Protocol):
@@ -105,6 +108,7 @@ class Codec:
         self._met_composite = False
         """Only then is every page looked through for them."""
         self._decode: Callable[[bytes], Any]
+        self._decode_array: Callable[[bytes], list[Any]]
         self._compile()
         self.lifting = Lifting(self._decode_as, self._encode)
 
@@ -207,6 +211,7 @@ class Codec:
     def _compile(self) -> None:
         union = cast(Any, Union[tuple(self._classes.values())])  # noqa: UP007 - built at run time
         self._decode = msgspec.msgpack.Decoder(union, dec_hook=self._decode_hook).decode
+        self._decode_array = msgspec.msgpack.Decoder(cast(Any, list)[union], dec_hook=self._decode_hook).decode
 
     # -- encode ----------------------------------------------------------------------------------------
 
@@ -310,6 +315,37 @@ class Codec:
             records = list(map(self._decode, page))
         except Exception:  # msgspec's own, or whatever a step raises: look at each, to say which
             records = [self._decode_one(stream, after + i, data) for i, data in enumerate(page, 1)]
+        return self._finished(stream, after, records)
+
+    def decode_runs(
+        self, stream: str, after: int, runs: Iterable[bytes | Packed]
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Yield (record bytes, decoded records), for each run that is packed one; else like `decode_page`."""
+        for kind, some in groupby(runs, type):
+            if kind is bytes:
+                page = cast(list[bytes], list(some))
+                yield sum(map(len, page)), self.decode_page(stream, after, page)
+                after += len(page)
+                continue
+            for run in cast(Iterable[Packed], some):
+                yield run.bytes, self._decode_packed(stream, after, run)
+                after += run.records
+
+    def _decode_packed(self, stream: str, after: int, run: Packed) -> list[Any]:
+        array = run.unpack()
+        try:
+            records = self._decode_array(array)
+        except Exception:  # as in `decode_page`; or a kind that is met for the first time
+            try:
+                apart = [bytes(one) for one in _take_apart(array)]
+            except msgspec.MsgspecError as error:
+                raise RecordDamaged(stream, after + 1, f"the records cannot be read: {error}") from None
+            return self.decode_page(stream, after, apart)
+        if len(records) != run.records:
+            raise RecordDamaged(stream, after + 1, f"{len(records)} records where {run.records} have to be")
+        return self._finished(stream, after, records)
+
+    def _finished(self, stream: str, after: int, records: list[Any]) -> list[Any]:
         if self._met_composite:
             for i, record in enumerate(records, 1):
                 if type(record.payload) is Composite:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tailfold.engine import Blob, Durability, Event, LmdbBackend, Store
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.lmdb import segments
 from tailfold.engine.backend.lmdb.segments import Segment, pack
-from tailfold.engine.backend.port import FORMAT_SEGMENTS, Row
+from tailfold.engine.backend.port import FORMAT_SEGMENTS, Packed, Row
 from tailfold.engine.errors import Corruption, RecordDamaged
 from tailfold.snapshots import every, never
 
@@ -114,6 +115,44 @@ def test_a_sealed_store_reads_as_it_did_and_goes_on(tmp_path: Path) -> None:
         assert store.load("f", account).version == 500
         [one] = store.read("f", after=499)
         assert one.version == 500
+
+
+@given(data=st.data())
+def test_a_fold_of_packed_runs_reads_what_single_records_say(data: st.DataObject) -> None:
+    """Whole frames are decoded in one call: the same records, wherever a page begins and ends."""
+    folder = tempfile.mkdtemp()
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(segments, "FRAME_BYTES", data.draw(st.integers(1, 3000)))
+            with Store.open(Path(folder) / "s", events=EVENTS, durability=Durability.RELAXED) as store:
+                count = data.draw(st.integers(1, 300))
+                kinds: list[Event] = [Deposited(1, "note"), Noted("x" * 40), Attached("f", Blob(b"content"))]
+                store.append("s", [kinds[i % 3] for i in range(count)], expected=0)
+                store.seal("s", whole=data.draw(st.booleans()))
+                after = data.draw(st.integers(0, count - 1))
+                upto = data.draw(st.integers(after + 1, count))
+                # Its code knows fewer kinds: what it meets for the first time inside a run becomes opaque.
+                reader = Store.open(backend=store.backend, events=data.draw(st.sampled_from([EVENTS, [Noted]])))
+                runs = reader.backend.runs("s", after=after, upto=upto)
+                found = [one for _, some in reader.log.codec.decode_runs("s", after, runs) for one in some]
+                single = reader.backend.data("s", after=after, upto=upto)
+                again = reader.log.codec.decode_page("s", after, single)
+                assert list(map(reader.log.codec.events, found)) == list(map(reader.log.codec.events, again))
+                assert len(found) == upto - after
+                if store.usage()["tables"]["events"]["rows"] < count - 256:
+                    assert any(type(run) is Packed for run in reader.backend.runs("s", after=0, upto=count))
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_packed_run_that_is_not_what_it_says_is_damage(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s", events=EVENTS) as store:
+        store.append("s", [Deposited(1), Deposited(2)], expected=0)
+        one, two = store.backend.data("s", after=0, upto=2)
+        decode = store.log.codec.decode_runs
+        for array, records in ((b"\x92" + one + two, 3), (b"\x93" + one + two, 3), (b"\x92" + one + b"\xc1", 2)):
+            with pytest.raises(RecordDamaged, match="version 8"):
+                list(decode("s", 7, [Packed(lambda array=array: array, records, len(array))]))  # type: ignore[misc]
 
 
 def test_a_kill_while_sealing_leaves_one_or_the_other(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tailfold.engine.backend.port import (
     IdRow,
     LaterSnapshot,
     Lease,
+    Packed,
     Row,
     SnapshotKey,
     SnapshotWrite,
@@ -113,6 +114,9 @@ class MemoryBackend(MemoryForks):
             if len(page) < upto - after:
                 raise RecordDamaged(stream, after + len(page) + 1, "the event is missing")
             return page
+
+    def runs(self, stream: str, *, after: int, upto: int) -> list[bytes | Packed]:  # noqa: D102
+        return list[bytes | Packed](self.data(stream, after=after, upto=upto))
 
     def rows(  # noqa: D102
         self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False

@@ -183,6 +183,19 @@ class Row(NamedTuple):
     """The stream that the event was appended to: an ancestor, if `stream` is a fork and inherited it."""
 
 
+class Packed(NamedTuple):
+    """Records that stand together, packed: as one msgpack array, which is decoded in one call.
+
+    Unpacked one after another, each is decoded while it is in the processor's cache.
+    """
+
+    unpack: Callable[[], bytes]
+    """Gives the array; raises `RecordDamaged`."""
+    records: int
+    bytes: int
+    """Of the records."""
+
+
 class Piece(NamedTuple):
     """A part of a lineage: the events of *stream* with after < version <= upto."""
 
@@ -295,8 +308,12 @@ class Backend(Protocol):
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:
         """Return the record bytes of versions *after*+1..*upto*, in order: the fold's read.
 
-        *upto* must not pass the head. Raises `RecordDamaged` if the versions are not contiguous (I1).
+        *upto* must not pass the head. Raises `RecordDamaged` if the versions are not contiguous (I1). A page of
+        large records is cut short.
         """
+
+    def runs(self, stream: str, *, after: int, upto: int) -> list[bytes | Packed]:
+        """Return what `data` does, for folds: records that stand together as they stand."""
 
     def rows(self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False) -> list[Row]:
         """Return up to *limit* rows with after < version <= upto, oldest first, or newest first.

@@ -61,7 +61,8 @@ def copy_stream(source: Backend, target: Backend, stream: str, upto: int, count:
     """Append versions 1..*upto* of *stream* to *target*, with the blobs that they name and are there."""
     target.put(schemas=list(source.schemas()))
     seen: set[bytes] = set()
-    for after in range(0, upto, RECORDS_PER_PAGE):
+    after = 0
+    while after < upto:
         page = source.data(stream, after=after, upto=min(upto, after + RECORDS_PER_PAGE))
         new = {digest for data in page for digest in blobs_in(data)} - seen
         seen |= new
@@ -78,4 +79,5 @@ def copy_stream(source: Backend, target: Backend, stream: str, upto: int, count:
         [done] = target.commit([append])
         if isinstance(done, EngineError):
             raise done
+        after += len(page)
         count(len(page))

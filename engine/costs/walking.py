@@ -155,7 +155,7 @@ def _once(
     written: list[Written],
     count: Count,
 ) -> Timed:
-    data, decode_page = store.backend.data, store.log.codec.decode_page
+    runs, decode_runs = store.backend.runs, store.log.codec.decode_runs
     gathering = Gathering()
     state = begin(store.snapshots, fold)
     read, decode, folding, collecting = ([0.0] * len(ends) for _ in range(4))
@@ -165,9 +165,12 @@ def _once(
             while version < end:
                 collector.seconds = 0.0
                 begun = perf_counter()
-                page = data(stream, after=version, upto=min(end, version + RECORDS_PER_PAGE))
+                page = runs(stream, after=version, upto=min(end, version + RECORDS_PER_PAGE))
                 fetched = perf_counter()
-                records = decode_page(stream, version, page)
+                records, size = [], 0
+                for run_bytes, some in decode_runs(stream, version, page):
+                    records += some
+                    size += run_bytes
                 decoded = perf_counter()
                 of_decoding = collector.seconds
                 state = fold.fold_records(state, records, stream, version)
@@ -176,18 +179,17 @@ def _once(
                 decode[i] += decoded - fetched - of_decoding
                 folding[i] += folded - decoded - (collector.seconds - of_decoding)
                 collecting[i] += collector.seconds
-                version += len(page)
-                size = sum(map(len, page))
+                version += len(records)
                 event_bytes += size
-                gathering.events += len(page)
+                gathering.events += len(records)
                 gathering.fold_s += folded - decoded
                 gathering.event_bytes += size
-                records = []
+                done, records = len(records), []
                 if policy.due(gathering.progress()):
                     cost = put_snapshot(store, stream, fold, state, version, gathering)
                     if cost is not None:
                         written.append(Written(version, cost[2], cost[0] + cost[1]))
-                count(len(page))
+                count(done)
     return Timed(read, decode, folding, collecting, event_bytes)
 
 

@@ -18,7 +18,7 @@ from tailfold.engine.backend.lmdb.environment import Environment
 from tailfold.engine.backend.lmdb.faults import check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
 from tailfold.engine.backend.lmdb.opening import MAP_BYTES
-from tailfold.engine.backend.lmdb.segments import SegmentCache, SegmentRows
+from tailfold.engine.backend.lmdb.segments import Segment, SegmentCache, SegmentRows
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
     FORMAT_LEAST,
@@ -28,6 +28,7 @@ from tailfold.engine.backend.port import (
     Head,
     IdRow,
     Lease,
+    Packed,
     Row,
 )
 from tailfold.engine.errors import (
@@ -256,26 +257,51 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         return self._read(work)
 
     def data(self, stream: str, *, after: int, upto: int) -> list[bytes]:  # noqa: D102
-        def work(txn: _Txn) -> list[bytes]:
+        found: list[bytes] = []
+        self._fetch(stream, after, upto, lambda segment, low, high: segment.records(low, high), found)
+        return found
+
+    def runs(self, stream: str, *, after: int, upto: int) -> list[bytes | Packed]:  # noqa: D102
+        found: list[bytes | Packed] = []
+        self._fetch(stream, after, upto, lambda segment, low, high: segment.runs(low, high), found)
+        return found
+
+    def _fetch(
+        self,
+        stream: str,
+        after: int,
+        upto: int,
+        unseal: Callable[[Segment, int, int], list[_T]],
+        found: list[_T],
+    ) -> None:
+        """Add a page of the records of *after*+1..*upto* to *found*; *unseal* takes those of a segment out."""
+
+        def work(txn: _Txn) -> int:
+            found.clear()  # a transaction that found the map too small starts over
             known = self._stream(txn, stream)
             if known is None:
                 raise StreamNotFound(stream)
             number, row = known
             cursor = txn.cursor(self._events)
-            found: list[bytes] = []
-            size = 0
+            size, last = 0, after
             for part in [Part(number, after, upto)] if after >= row.base else self._parts(txn, *known, after, upto):
-                size = self._data_of(cursor, part, stream, found, size)
+                size, last = self._fetch_part(cursor, part, stream, unseal, found, size)
                 if size >= PAGE_BYTES_MAX:
                     break
-            return found
+            return last
 
-        found = self._read(work)
-        self._shared.read_ahead.page(stream, after, after + len(found))
-        return found
+        self._shared.read_ahead.page(stream, after, self._read(work))
 
-    def _data_of(self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, found: list[bytes], size: int) -> int:
-        """Add the record bytes of *part* to *found* until they are a page; return the bytes so far."""
+    def _fetch_part(
+        self,
+        cursor: lmdb.Cursor[bytes],
+        part: Part,
+        stream: str,
+        unseal: Callable[[Segment, int, int], list[_T]],
+        found: list[Any],
+        size: int,
+    ) -> tuple[int, int]:
+        """Add the records of *part* to *found* until they are a page; return the bytes and the last version."""
         number, version, upto = part
         values = None
         while version < upto and size < PAGE_BYTES_MAX:
@@ -286,10 +312,9 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                     segment = self._segment_here(cursor, number, version + 1, stream)
                     if segment is None:
                         raise RecordDamaged(stream, version + 1, "the event is missing")
-                    step = segment.records(version, upto)
-                    version += len(step)
-                    size += sum(map(len, step))
-                    found += step
+                    found += unseal(segment, version, upto)
+                    size += segment.bytes_of(version, upto)
+                    version = min(upto, segment.last)
                     continue
                 values = cursor.iternext(keys=False, values=True)
             step = list(islice(values, min(PAGE_STEP, upto - version)))
@@ -299,7 +324,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             version += len(step)
             size += sum(map(len, step))
             found += step
-        return size
+        return size, version
 
     def _gap(self, cursor: lmdb.Cursor[bytes], number: int, stream: str, after: int, upto: int) -> EngineError:
         """Name the first version past *after* that is not where it has to be."""

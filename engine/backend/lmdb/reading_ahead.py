@@ -3,7 +3,7 @@
 With random access advised, every page that is not in memory is a read of its own: that is what single reads
 want, and a fold of a long history from the disk takes 8 times as long as with the kernel's read-ahead. So once a
 thread has read a few thousand events one after another, the kernel is told that it may read ahead, and told
-otherwise again by the first read that comes after a pause. Only a hint: whatever goes wrong with it changes no answer.
+otherwise again by the first read after a pause. Only a hint: whatever goes wrong with it changes no answer.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ A segment replaces its events in one transaction, after it was unpacked and comp
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.port import FORMAT_SEGMENTS, HASH_BYTES, Row, Sealed
+from tailfold.engine.backend.port import FORMAT_SEGMENTS, HASH_BYTES, Packed, Row, Sealed
 from tailfold.engine.errors import Corruption, RecordDamaged, StreamNotFound
 
 if sys.version_info >= (3, 14):
@@ -55,9 +56,9 @@ class Segment:
     """
 
     __slots__ = (
-        "_counts",
         "_frames",
         "_hashes",
+        "_lengths",
         "_offsets",
         "_places",
         "_starts",
@@ -91,25 +92,49 @@ class Segment:
         self._value = value
         self._starts = list(accumulate(counts, initial=0))
         self._offsets = list(accumulate(sizes, initial=at))
-        self._counts = lengths
-        self._frames: list[tuple[bytes, list[int]] | None] = [None] * frames
+        self._lengths = lengths
+        self._frames: list[bytes | None] = [None] * frames
         self.unpacked_bytes = len(value)
         if (self._starts[-1], self._offsets[-1]) != (self.count, len(value)):
             raise RecordDamaged(stream, self.first, "a segment's header does not fit its content")
 
     def records(self, after: int, upto: int) -> list[bytes]:
         """Return the record bytes of the versions *after*+1..*upto* that are in it."""
-        low, high = max(0, after + 1 - self.first), min(self.count, upto + 1 - self.first)
         found: list[bytes] = []
+        for frame, low, high in self._frames_of(after, upto):
+            found += self._cut(frame, low, high)
+        return found
+
+    def runs(self, after: int, upto: int) -> list[bytes | Packed]:
+        """Return the same, with each frame that is wanted whole as one array."""
+        found: list[bytes | Packed] = []
+        for frame, low, high in self._frames_of(after, upto):
+            records = self._starts[frame + 1] - self._starts[frame]
+            if high - low == records:
+                size = sum(self._lengths[low:high])
+                found.append(Packed(functools.partial(self._array, frame), records, size))
+            else:
+                found += self._cut(frame, low, high)
+        return found
+
+    def bytes_of(self, after: int, upto: int) -> int:
+        """Return how many bytes those records have."""
+        return sum(self._lengths[max(0, after + 1 - self.first) : max(0, upto + 1 - self.first)])
+
+    def _frames_of(self, after: int, upto: int) -> Iterator[tuple[int, int, int]]:
+        """Yield each frame that holds some of *after*+1..*upto*, with the places of the first and past the last."""
+        low, high = max(0, after + 1 - self.first), min(self.count, upto + 1 - self.first)
         frame = bisect_right(self._starts, low) - 1
         while low < high:
-            start, end = self._starts[frame], self._starts[frame + 1]
-            body, offsets = self._frame(frame)
-            # Records are cut out when they are asked for: who reads one version pays for one.
-            wanted = offsets[low - start : min(end, high) - start + 1]
-            found += [body[a:b] for a, b in pairwise(wanted)]
+            end = self._starts[frame + 1]
+            yield frame, low, min(end, high)
             low, frame = end, frame + 1
-        return found
+
+    def _cut(self, frame: int, low: int, high: int) -> list[bytes]:
+        """Cut out the records at some places of a frame: who reads one version pays for one."""
+        start, body = self._starts[frame], self._frame(frame)
+        offsets = accumulate(self._lengths[low:high], initial=sum(self._lengths[start:low]))
+        return [body[a:b] for a, b in pairwise(offsets)]
 
     def rows(self, name: str, after: int, upto: int, origin: str) -> list[Row]:
         """Return the rows of the versions *after*+1..*upto* that are in it, with the hashes that stand there."""
@@ -126,24 +151,32 @@ class Segment:
             at += HASH_BYTES
         return found
 
-    def _frame(self, frame: int) -> tuple[bytes, list[int]]:
-        """Return a frame unpacked, and where its records begin; after that, where the last one ends."""
+    def _array(self, frame: int) -> bytes:
+        """Return a frame unpacked, as one msgpack array: its records stand one after another, as in an array."""
+        records: int = self._starts[frame + 1] - self._starts[frame]
+        return b"\xdc" + records.to_bytes(2, "big") + self._unpacked(frame)
+
+    def _frame(self, frame: int) -> bytes:
+        """Return a frame unpacked, and keep it."""
         known = self._frames[frame]
-        if known is not None:
-            return known
+        if known is None:
+            known = self._frames[frame] = self._unpacked(frame)
+            self.unpacked_bytes += len(known)
+        return known
+
+    def _unpacked(self, frame: int) -> bytes:
+        """Return the records of a frame, one after another; raise `RecordDamaged`."""
         start, end = self._starts[frame], self._starts[frame + 1]
         versions = f"{self.first + start}..{self.first + end - 1}"
+        packed = self._value[self._offsets[frame] : self._offsets[frame + 1]]
         try:
-            body = zstd.decompress(self._value[self._offsets[frame] : self._offsets[frame + 1]])
+            body: bytes = zstd.decompress(packed)
         except zstd.ZstdError as error:
             why = f"the segment of versions {versions} cannot be unpacked: {error}"
             raise RecordDamaged(self.stream, self.first + start, why) from None
-        offsets = list(accumulate(self._counts[start:end], initial=0))
-        if offsets[-1] != len(body):
+        if len(body) != sum(self._lengths[start:end]):
             raise RecordDamaged(self.stream, self.first + start, f"the lengths of versions {versions} do not fit")
-        self._frames[frame] = body, offsets
-        self.unpacked_bytes += len(body)
-        return body, offsets
+        return body
 
 
 def pack(rows: Sequence[Row]) -> bytes:

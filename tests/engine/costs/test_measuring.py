@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tailfold.engine import Blob, Event, Fold, MemoryBackend, Store
+from tailfold.engine import Blob, Durability, Event, Fold, MemoryBackend, Store
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.backend.port import Backend
 from tailfold.engine.costs import STREAM, Costs, measure, measure_scratch, synthetic_session
+from tailfold.engine.costs.scratch import copy_stream
 from tailfold.engine.costs.synthetic import session
 from tailfold.engine.errors import BadArgument, FoldFailed, StreamNotFound
 from tailfold.upcasters import RenameField, Upcasters
 
+from tests.domain import Noted
 from tests.shop import (
     Foreign,
     Jotted,
@@ -219,3 +222,17 @@ def test_arguments_out_of_range_are_refused() -> None:
             measure(store, "s", talk, **wrong)
     with pytest.raises(BadArgument), synthetic_session(0):
         pass
+
+
+def test_a_journal_of_large_events_is_copied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of large events is cut short: the copy goes on where it ended."""
+    monkeypatch.setattr("tailfold.engine.backend.lmdb.backend.PAGE_BYTES_MAX", 50_000)
+    with (
+        Store.open(tmp_path / "s", durability=Durability.RELAXED) as store,
+        Store.open(tmp_path / "t", durability=Durability.RELAXED) as copy,
+    ):
+        store.append("a", [Noted("x" * 3000) for _ in range(1500)], expected=0)
+        counted: list[int] = []
+        copy_stream(store.backend, copy.backend, "a", 1500, counted.append)
+        assert sum(counted) == 1500
+        assert copy.head("a").hash == store.head("a").hash
