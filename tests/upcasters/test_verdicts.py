@@ -23,7 +23,6 @@ from tailfold.upcasters import (
     Upcasters,
     corpus,
 )
-from tailfold.upcasters.errors import LockError, LockTooNewError
 from tailfold.upcasters.lock import EMPTY, Lock, lock_of, merged, parse, render
 from tailfold.upcasters.verdicts import Judgement, Verdict, judge
 
@@ -481,34 +480,3 @@ def test_the_chooser_takes_the_smallest_payloads_that_differ_and_never_more() ->
         chooser.offer("k", 1, msgspec.msgpack.encode(payload))
     chosen = [msgspec.msgpack.decode(payload) for _, _, payload in chooser.chosen()]
     assert chosen == [{"a": ""}, {"a": "x"}]
-
-
-# -- files ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "says"),
-    [
-        ("{", LockError, "not JSON"),
-        ("<<<<<<< HEAD\n{}", LockError, "marks of a merge"),
-        ("[]", LockError, "no schema lock"),
-        ('{"lock": 2}', LockTooNewError, "lock format 2"),
-        ('{"lock": 1}', LockError, "kinds"),
-        (
-            '{"lock": 1, "kinds": {"k": {"current": 1, "versions": {"1": {"fields": {"a": {"type": "1 +",'
-            ' "required": true}}}}}}, "steps": {}, "retired": []}',
-            LockError,
-            "is no type",
-        ),
-        ('{"lock": 1, "kinds": {}, "steps": {}, "retired": ["x"]}', LockError, "x"),
-    ],
-)
-def test_a_file_that_is_no_lock_is_refused(text: str, error: type[LockError], says: str) -> None:
-    with pytest.raises(error, match=says):
-        parse(text)
-
-
-@pytest.mark.parametrize("text", ["{", '{"kind":"k","version":1,"payload":{},"msgpack":"??"}'])
-def test_a_file_that_is_no_corpus_is_refused_with_its_line(text: str) -> None:
-    with pytest.raises(LockError, match="line 2"):
-        corpus.parse("\n" + text)
