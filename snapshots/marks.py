@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import typing
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from operator import is_
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
@@ -20,8 +20,9 @@ from tailfold.snapshots.chunks import compress, decompress
 from tailfold.snapshots.limits import GAP_MOST_EVENTS, MARK_BYTES_MOST, MARK_EVENTS, MARKS_MOST
 from tailfold.snapshots.policy import ANY_NUMBER
 from tailfold.snapshots.sameness import same
-from tailfold.snapshots.schema import survey
+from tailfold.snapshots.schema import Survey, hints_of, survey
 from tailfold.snapshots.series import Series
+from tailfold.snapshots.table import Table
 from tailfold.snapshots.writer import Growing, StateWriter, Typed
 
 S = TypeVar("S")
@@ -46,7 +47,6 @@ class MarkCodec(Generic[S]):
 
     def __init__(self, state_type: Any) -> None:
         self._type = state_type
-        self._survey = survey(state_type)
         self._places = _places(state_type)
 
     @property
@@ -92,6 +92,10 @@ class MarkCodec(Generic[S]):
         writer = _MarkWriter(sort_sets=self._survey.sets)
         body = writer.encode_part(state)[0]
         return body if _identical(writer.containers, series) else None
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return survey(self._type)
 
     def _decode(self, body: bytes, series: Iterator[Series[Any]], begun: Any) -> S:
         def hook(expected: Any, value: Any) -> Any:
@@ -244,22 +248,39 @@ def _places(state_type: Any) -> list[tuple[str, ...]] | None:
     def walk(annotation: Any, path: tuple[str, ...], inside: tuple[Any, ...]) -> bool:
         if get_origin(annotation) is Series:
             found.append(path)
-            return not survey(get_args(annotation)[0]).growing
-        if not survey(annotation).growing:
+            return not _grows(get_args(annotation)[0], set())
+        if not _grows(annotation, set()):
             return True
-        plain = isinstance(annotation, type) and (
-            dataclasses.is_dataclass(annotation) or issubclass(annotation, msgspec.Struct)
-        )
-        if not plain or annotation in inside:
+        if not _has_fields(annotation) or annotation in inside:
             return False
-        names = _names(annotation)
-        hints = typing.get_type_hints(annotation)
-        return all(walk(hints[name], (*path, name), (*inside, annotation)) for name in names)
+        hints = hints_of(annotation)
+        return all(walk(hints[name], (*path, name), (*inside, annotation)) for name in _names(annotation))
 
     try:
         return found if walk(state_type, (), ()) else None
     except Exception:  # a type that cannot be looked through
         return None
+
+
+def _grows(annotation: Any, seen: set[Any]) -> bool:
+    """Say whether a `Series` or a `Table` stands somewhere in values of this type."""
+    if annotation in (Series, Table) or get_origin(annotation) in (Series, Table):
+        return True
+    if any(_grows(one, seen) for one in get_args(annotation)):
+        return True
+    if isinstance(annotation, TypeVar) or annotation is Any:
+        return False  # what stands there is compared when a mark is taken
+    origin = get_origin(annotation) or annotation
+    if not isinstance(origin, type) or origin in seen or not hasattr(origin, "__annotations__"):
+        return False
+    seen.add(origin)
+    return any(_grows(one, seen) for one in hints_of(origin).values())
+
+
+def _has_fields(annotation: Any) -> bool:
+    return isinstance(annotation, type) and (
+        dataclasses.is_dataclass(annotation) or issubclass(annotation, msgspec.Struct)
+    )
 
 
 def _names(cls: Any) -> list[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import types
 import typing
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +38,12 @@ def survey(annotation: Any) -> Survey:
     text = walk.describe(annotation)
     parts = [text, *(f"{name}={walk.shapes[name]}" for name in sorted(walk.shapes))]
     return Survey("\n".join(parts), walk.loose, walk.sets, walk.floats, walk.growing, tuple(walk.classes))
+
+
+@lru_cache(maxsize=512)
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the resolved annotations of a class; raises whatever resolving them does. Evaluating them is slow."""
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 class _Walk:
@@ -105,7 +112,7 @@ class _Walk:
 
     def _fields(self, cls: Any) -> str:
         try:
-            hints = typing.get_type_hints(cls, include_extras=True)
+            hints = hints_of(cls)
         except Exception:
             self.loose = self.sets = True
             hints = dict(getattr(cls, "__annotations__", {}))
