@@ -31,9 +31,9 @@ class _Slot:
         self.outcome: Appended | Exception | None = None
 
     def result(self) -> Appended:
-        outcome = self.outcome
+        outcome, self.outcome = self.outcome, None
         if isinstance(outcome, Exception):
-            raise outcome
+            raise outcome  # not held any more: its traceback leads here, and a cycle would keep what it holds
         assert outcome is not None
         return outcome
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 import lmdb
 import msgspec
 from tailfold.engine.backend import directory, keys
-from tailfold.engine.backend.gate import LAST_WAIT_S, Gate
+from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.lmdb import metas
 from tailfold.engine.backend.lmdb.ahead_file import FILE, AheadFile, Record
 from tailfold.engine.backend.lmdb.writes import Noted, Writes, apply, read_noted
@@ -52,6 +52,8 @@ USED_MOST_BYTES = 4 << 20
 """Records of the file between two settlings; more only if one transaction has more."""
 IDLE_S = 10.0
 """After so long without a write the store is settled and the pin let go."""
+LAST_WAIT_S = 2.0
+"""Closing waits so long for the thread that lets go of the pin."""
 LOOK_S = 0.25
 """How often a process that has a pin looks whether another has settled, which makes its own pin useless, and costly
 for the other: pages are not reused past it."""
@@ -214,11 +216,11 @@ class Ahead:
 
     def end(self) -> None:
         """End the thread: on return it does not touch the environment any more, and no other is started."""
-        with self.lock:
-            self._ended.set()
+        self._ended.set()
+        with self.lock:  # who has it may be starting one
             keeper = self._keeper
         if keeper is not None:
-            keeper.wait(LAST_WAIT_S)
+            keeper.wait(LAST_WAIT_S)  # if it takes longer, it is inside the gate
 
     def settle_last(self) -> None:
         """Settle, so that `data.mdb` alone is the store again. After `end`, with no transaction open."""

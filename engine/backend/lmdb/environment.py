@@ -110,19 +110,19 @@ class Environment:
                     if shared is self:
                         del self._open[key]
                 if self.pid == os.getpid():  # a forked child must not touch its parent's locks
-                    self.watcher.end()
                     self._close()
 
     def _close(self) -> None:
+        """Close, once no other thread is in a transaction: LMDB waits for ever for one that it is closed under.
+
+        Ctrl-C is put off until then. A second one leaves all as it is, as a killed process does.
+        """
+        put_off = self._end()
         try:
-            self.gate.end()
+            if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
+                self.env.sync(True)
             if self.ahead is not None:
-                self.ahead.end()
-            with self.gate.alone(last=True):
-                if self.durability is Durability.RELAXED and not self.env.flags()["readonly"]:
-                    self.env.sync(True)
-                if self.ahead is not None:
-                    self.ahead.settle_last()
+                self.ahead.settle_last()
         except lmdb.Error as error:
             raise translated(error, self.path) from error
         finally:
@@ -130,6 +130,25 @@ class Environment:
             self.env.close()
             if self.ahead is not None:
                 self.ahead.close()
+        if put_off is not None:
+            raise put_off
+
+    def _end(self) -> KeyboardInterrupt | None:
+        """Let nobody in any more, and wait until all have left; return the Ctrl-C that came meanwhile."""
+        steps = [self.watcher.end, self.gate.end, self.gate.wait_until_empty]
+        if self.ahead is not None:
+            steps.insert(2, self.ahead.end)
+        put_off: KeyboardInterrupt | None = None
+        while True:
+            try:
+                while steps:  # each may be done again
+                    steps[0]()
+                    del steps[0]
+                return put_off
+            except KeyboardInterrupt as error:
+                if put_off is not None:
+                    raise
+                put_off = error
 
     def write(self, work: Callable[[Writes], _T]) -> _T:
         """Run *work* in a write transaction, durable on return in the durable mode; whole or absent.

@@ -11,6 +11,7 @@ import lmdb.verify
 from tailfold.engine.errors import (
     EngineError,
     OutcomeUnknown,
+    StoreClosed,
     StoreDamaged,
     StoreFull,
     StoreReadOnly,
@@ -35,6 +36,8 @@ def translated(error: lmdb.Error, path: Path) -> EngineError:
         return StoreDamaged(str(path), check_pages(path) or [str(error)])
     if code_of(error) in (errno.EIO, errno.EFBIG) or isinstance(error, lmdb.PanicError):
         return OutcomeUnknown(f"the disk of {path} failed ({error}): reopen the store and look")
+    if "closed/deleted/dropped" in str(error):  # lmdb has no class for it
+        return StoreClosed(f"the store at {path} was closed by another thread meanwhile: open it again")
     return StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"])
 
 
