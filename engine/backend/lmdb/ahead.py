@@ -86,6 +86,7 @@ class Ahead:
         self._keeper: threading.Event | None = None
         """Of the thread that lets go of the pin, while there is one: set once it has ended."""
         self._ended = threading.Event()
+        self._metas = metas.Metas(path / "data.mdb")
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -147,6 +148,10 @@ class Ahead:
         self._check_sound()
         standing = self._file.header()
         try:
+            mark = self._metas.mark() or self._metas.put_mark()  # on the disk before the header
+        except OSError as error:
+            raise OutcomeUnknown(f"data.mdb of {self.path} cannot be marked ({error.strerror})") from error
+        try:
             flush_data(self._env)
         except lmdb.Error:
             self._file.mark_failed()
@@ -155,7 +160,7 @@ class Ahead:
         pin = self._env.begin() if active else None
         try:
             try:
-                now = metas.read(self.path / "data.mdb")
+                now = self._metas.read()
             except OSError as error:
                 raise OutcomeUnknown(f"data.mdb of {self.path} cannot be read ({error.strerror})") from error
             meta = metas.newest(now) if now is not None else b""
@@ -164,7 +169,7 @@ class Ahead:
                 raise StoreDamaged(str(self.path), [why])
             if standing.generation == 0:
                 directory.sync(self.path)  # the file is new
-            self._file_work(lambda: self._file.write_header(active=active, txn=txn, meta=meta))
+            self._file_work(lambda: self._file.write_header(active=active, txn=txn, meta=meta, store=mark))
             self._pin, pin = pin, self._pin
         finally:
             if pin is not None:
@@ -240,6 +245,7 @@ class Ahead:
 
     def close(self) -> None:
         """Let go of the file: the last thing, for others may recover the store from then on."""
+        self._metas.close()
         self._file.close()
 
     def _keep(self) -> None:
@@ -291,7 +297,11 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
     noted = [_noted(path, record) for record in records if record.body]  # one without was never acknowledged
     last = records[-1].txn if records else header.txn
     data = path / "data.mdb"
-    there = metas.read(data)
+    opened = metas.Metas(data)
+    try:
+        there, mark = opened.read(), opened.mark()
+    finally:
+        opened.close()
     if there is None:
         raise StoreDamaged(str(path), ["data.mdb has no meta pages of LMDB 0.9, and data.wal says that it should"])
     newest = metas.txn_of(metas.newest(there))
@@ -301,14 +311,21 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
             [f"{FILE} is of a later state (transaction {header.txn}) than data.mdb ({newest}): if data.mdb was put"
              f" back from a copy, move {FILE} away"],
         )  # fmt: skip
-    # One past it, if there are no records, is that of a recovery that was cut short.
-    if newest > max(last, header.txn + 1):
+    if newest > last and not file.recovering:
         raise StoreDamaged(
             str(path),
             [f"{FILE} ends with transaction {last}, data.mdb with {newest}: records are missing. If the machine has"
              f" run without a break since the store was last used, move {FILE} away and run tailfold verify"],
         )  # fmt: skip
+    if header.store != mark and header.store:
+        raise StoreDamaged(
+            str(path),
+            [f"{FILE} does not belong to data.mdb: if data.mdb was put back from a copy, move {FILE} away"],
+        )
+    if newest == last and not records and not file.recovering:
+        return []  # nothing was committed since it was settled
     try:
+        file.mark_recovering(True)
         metas.put_back(data, header.meta)
     except OSError as error:
         raise StoreReadOnly(
@@ -322,7 +339,11 @@ def go_on(
     path: Path, file: AheadFile, noted: list[Noted], env: lmdb.Environment, tables: Mapping[str, lmdb._Database]
 ) -> None:
     """Write what `go_back` has returned over the settled state, flush it, and mark the file clean."""
-    settled = file.header().txn
+    header = file.header()
+    settled = header.txn
+    if not file.recovering:  # there is nothing to recover
+        file.write_header(active=False, txn=settled, meta=header.meta, store=header.store)
+        return
     with env.begin(write=True) as txn:
         followed = txn.id() == settled + 1
         for one in noted:
@@ -338,7 +359,8 @@ def go_on(
     now = metas.read(path / "data.mdb")
     assert now is not None
     meta = metas.newest(now)
-    file.write_header(active=False, txn=metas.txn_of(meta), meta=meta)
+    file.write_header(active=False, txn=metas.txn_of(meta), meta=meta, store=header.store)
+    file.mark_recovering(False)
 
 
 def _touch(txn: _Txn, tables: Mapping[str, lmdb._Database]) -> None:

@@ -16,6 +16,7 @@ import mmap
 import os
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,8 @@ RECORDS_AT = 2 * SLOT_BYTES
 FIRST_BYTES = 64 << 10
 """Zeros written ahead for the records, doubled when they are used up: overwriting flushes faster than growing."""
 GROWTH_MOST_BYTES = 1 << 20
+WAIT_S = 0.01
+"""Between two looks whether a lock is to be had."""
 KEPT_BYTES = 4 << 20
 """A file that has become longer than this is cut back with the next header."""
 
@@ -52,6 +55,8 @@ _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
 _FAILED_AT = SLOT_BYTES - 1
 """In the first slot, past any header: not zero once `data.mdb` could not be flushed."""
+_RECOVERING_AT = SLOT_BYTES - 2
+"""There too: not zero while the store is being recovered from what the header that stands says."""
 _SURE_AT = SLOT_BYTES - 16
 """There too: the newest generation whose header is known to be on the disk. Written after the flush of that, not
 flushed itself; so what it says is true wherever it is seen, but for a copy of the file."""
@@ -68,6 +73,8 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     """Number of the transaction that made the settled state."""
     meta: bytes
     """LMDB's meta page as that transaction wrote it: what makes LMDB find that state."""
+    store: bytes = b""
+    """The mark of the data file (`metas.MARK_AT`) that all this is about; empty if it has none."""
 
 
 class Record(NamedTuple):
@@ -131,17 +138,24 @@ class AheadFile:
                 ) from None
             raise
         try:
-            fcntl.flock(raw.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
-        except BlockingIOError:
-            alone = not _shares(raw.fileno())
-        except OSError as error:
-            raw.close()
-            if error.errno in _NO_LOCKS:
-                _refuse_active(store, "its medium has no locks for it")
-                return None
+            try:
+                alone = _lock(raw.fileno())
+            except OSError as error:
+                raw.close()
+                if error.errno in _NO_LOCKS:
+                    _refuse_active(store, "its medium has no locks for it")
+                    return None
+                raise
+            file = cls(store, raw, alone=alone, made=made)
+            while not file.alone and file.recovering:
+                # Whoever recovered it is dying: the system lets go of its locks one after another.
+                fcntl.flock(raw.fileno(), fcntl.LOCK_UN)
+                time.sleep(WAIT_S)
+                file.alone = _lock(raw.fileno())
+            return file
+        except BaseException:
+            raw.close()  # the error may be kept for long, and the lock with it
             raise
-        return cls(store, raw, alone=alone, made=made)
 
     def share(self) -> None:
         """Let others in, after having been alone."""
@@ -182,11 +196,11 @@ class AheadFile:
         read = _GENERATION.unpack_from
         return read(self._slots, _GENERATION_AT)[0], read(self._slots, SLOT_BYTES + _GENERATION_AT)[0]
 
-    def write_header(self, *, active: bool, txn: int, meta: bytes) -> None:
+    def write_header(self, *, active: bool, txn: int, meta: bytes, store: bytes) -> None:
         """Begin a new generation: what the records before it say is settled. On the disk on return."""
         standing = self.header()
         self._make_sure()  # or, cut short, this one would leave neither
-        header = Header(standing.generation + 1, active, txn, meta)
+        header = Header(standing.generation + 1, active, txn, meta, store)
         self._write_slot(header)
         if self._bytes > RECORDS_AT + KEPT_BYTES:  # not before: the header that stood may still need them
             os.ftruncate(self._handle, RECORDS_AT + FIRST_BYTES)
@@ -223,11 +237,22 @@ class AheadFile:
         """Tell all processes; not flushed, for after a power cut the store is recovered in any case."""
         os.pwrite(self._handle, b"\1" if failed else b"\0", _FAILED_AT)
 
+    @property
+    def recovering(self) -> bool:
+        """A recovery from the header that stands has begun and has not ended; it may have been cut short."""
+        return self._slots[_RECOVERING_AT] != 0 and self.header().active
+
+    def mark_recovering(self, recovering: bool) -> None:
+        """Say so to whoever opens the store next, also after a power cut. By who is alone."""
+        os.pwrite(self._handle, b"\1" if recovering else b"\0", _RECOVERING_AT)
+        if recovering:
+            flush(self._handle)
+
     def disown(self) -> None:
         """Make sure that nothing is recovered from what the file holds. By who is alone."""
         header = self.header()
         if header.active:
-            self.write_header(active=False, txn=0, meta=header.meta)
+            self.write_header(active=False, txn=0, meta=header.meta, store=b"")
 
     # -- records ---------------------------------------------------------------------------------------
 
@@ -371,14 +396,17 @@ def peek(store: Path) -> Header:
         raise StoreReadOnly(f"{FILE} of the store at {store} cannot be read ({error.strerror})") from None
 
 
-def _shares(handle: int) -> bool:
-    """Share the file with those who have it open; or be alone, if who has it is a dying recoverer."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        return False
-    return True
+def _lock(handle: int) -> bool:
+    """Be alone with the file if nobody else has it open, or share it; return whether alone.
+
+    Neither is to be had while somebody is alone with it, who recovers it or dies.
+    """
+    while True:
+        for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, kind | fcntl.LOCK_NB)
+                return kind == fcntl.LOCK_EX
+        time.sleep(WAIT_S)
 
 
 def _refuse_active(store: Path, why: str) -> None:

@@ -59,10 +59,10 @@ class Environment:
         except BaseException:
             give_up(file)
             raise
-        self.file = _file(path)
-        """Which file it is: a directory may be deleted and made anew while this is open."""
-        self.watcher = Watcher(path / "data.mdb", self._last_transaction)
         try:
+            self.file = _file(path)
+            """Which file it is: a directory may be deleted and made anew while this is open."""
+            self.watcher = Watcher(path / "data.mdb", self._last_transaction)
             self.tables = self._prepared(file, noted)
             by_file = durable and self._format >= FORMAT_AHEAD
             if file is not None and durable and not by_file:
@@ -228,6 +228,7 @@ class Environment:
                         self._check_stamp(self.env.open_db(b"meta", create=False))
                         tables = {name: self.env.open_db(name.encode(), create=False) for name in keys.TABLES}
                         go_on(self.path, file, noted, self.env, tables)
+                    file.mark_recovering(False)
                     if file.failed:
                         file.mark_failed(False)
                     file.share()

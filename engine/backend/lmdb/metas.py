@@ -8,6 +8,8 @@ from pathlib import Path
 
 META_BYTES = 512
 """What is read of each page: LMDB 0.9 uses the first 152 bytes, and a disk writes such a block as a whole."""
+MARK_AT, MARK_BYTES = 2048, 16
+"""In the first meta page, where LMDB writes only when it makes the file: what tells this file from others."""
 _META_AT = 16
 """Before it stands the header of the page, which has the page's own number."""
 _MAGIC = struct.pack("<II", 0xBEEFC0DE, 1)
@@ -16,17 +18,47 @@ _TXN_AT = 144
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
 
-def read(data: Path) -> tuple[bytes, bytes] | None:
-    """Return the two meta pages of *data*; None if they are not those of LMDB 0.9."""
-    handle = os.open(data, os.O_RDONLY)
-    try:
-        first = os.pread(handle, META_BYTES, 0)
+class Metas:
+    """The meta pages of a file that stays open: wherever its directory is moved to, they are those of this file."""
+
+    def __init__(self, data: Path) -> None:
+        others = getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._handle = os.open(data, os.O_RDWR | others)
+        except OSError:  # to be read only
+            self._handle = os.open(data, os.O_RDONLY | others)
+
+    def read(self) -> tuple[bytes, bytes] | None:
+        """Return both pages; None if they are not those of LMDB 0.9."""
+        first = os.pread(self._handle, META_BYTES, 0)
         if not _is_meta(first):
             return None
-        second = os.pread(handle, META_BYTES, _page_bytes(first))
+        second = os.pread(self._handle, META_BYTES, _page_bytes(first))
         return (first, second) if _is_meta(second) else None
+
+    def mark(self) -> bytes:
+        """Return the mark of the file; empty if it has none."""
+        mark = os.pread(self._handle, MARK_BYTES, MARK_AT)
+        return mark if any(mark) else b""
+
+    def put_mark(self) -> bytes:
+        """Give the file a mark, by chance, and return it; written, not flushed."""
+        mark = os.urandom(MARK_BYTES)
+        os.pwrite(self._handle, mark, MARK_AT)
+        return mark
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+def read(data: Path) -> tuple[bytes, bytes] | None:
+    """Return the two meta pages of *data*; None if they are not those of LMDB 0.9."""
+    metas = Metas(data)
+    try:
+        return metas.read()
     finally:
-        os.close(handle)
+        metas.close()
 
 
 def txn_of(meta: bytes) -> int:

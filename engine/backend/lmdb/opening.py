@@ -49,11 +49,14 @@ def begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | Non
         return None  # another engine's file, or none: LMDB says which
     if not existed and durability is Durability.DURABLE:
         _make_flushed(path, map_bytes)  # from here on there is a store, or there is none
+    file = None
     try:
         file = AheadFile.open(path)
         if file is not None and file.alone and not existed:
             file.disown()  # it may be left of a store whose data.mdb was taken away
     except OSError as error:
+        if file is not None:
+            file.close()  # the error may be kept for long, and the lock with it
         if error.errno == errno.ENOSPC:
             raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
         raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None

@@ -52,7 +52,7 @@ def test_damaged_records_leave_those_before_them(
 ) -> None:
     path = tmp_path_factory.mktemp("f")
     file = opened(path)
-    file.write_header(active=True, txn=7, meta=META)
+    file.write_header(active=True, txn=7, meta=META, store=b"mark")
     ends = []
     for txn, body in enumerate(written, 8):
         assert file.covers(txn - 1)
@@ -101,11 +101,11 @@ def test_who_finds_a_lock_of_one_that_is_alone_waits_and_is_alone_itself(tmp_pat
 
 def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Path) -> None:
     file = opened(tmp_path)
-    file.write_header(active=True, txn=1, meta=META)
+    file.write_header(active=True, txn=1, meta=META, store=b"mark")
     for txn in (2, 3, 4):
         assert file.covers(txn - 1)
         file.append(txn, b"old")
-    file.write_header(active=True, txn=1, meta=META)  # the same numbers once more
+    file.write_header(active=True, txn=1, meta=META, store=b"mark")  # the same numbers once more
     assert bodies(file) == []
     assert file.covers(1)
     file.append(2, b"new")
@@ -115,7 +115,7 @@ def test_a_new_generation_passes_over_the_records_of_the_one_before(tmp_path: Pa
 
 def test_the_file_says_what_it_covers(tmp_path: Path) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
-    one.write_header(active=True, txn=5, meta=META)
+    one.write_header(active=True, txn=5, meta=META, store=b"mark")
     two.header()
     assert two.covers(5)
     two.append(6, b"six")
@@ -139,7 +139,7 @@ def test_the_file_says_what_it_covers(tmp_path: Path) -> None:
 def test_one_readable_header_is_enough_and_none_is_refused(damaged: int, tmp_path: Path) -> None:
     file = opened(tmp_path)
     for txn in (1, 2):
-        file.write_header(active=True, txn=txn, meta=META)
+        file.write_header(active=True, txn=txn, meta=META, store=b"mark")
     file.close()
     name = tmp_path / ahead_file.FILE
     for slot in (damaged, 1 - damaged):
@@ -162,12 +162,12 @@ def test_a_header_that_may_not_be_on_the_disk_is_flushed_before_its_first_record
 ) -> None:
     """Its records are written over those that the header on the disk still needs."""
     one, two = opened(tmp_path), opened(tmp_path)
-    one.write_header(active=True, txn=5, meta=META)
+    one.write_header(active=True, txn=5, meta=META, store=b"mark")
     one.append(6, b"six")
     with monkeypatch.context() as patch:
         patch.setattr(ahead_file, "flush", failing(OSError(errno.EIO, "broken")))
         with pytest.raises(OSError, match="broken"):
-            one.write_header(active=True, txn=6, meta=META)
+            one.write_header(active=True, txn=6, meta=META, store=b"mark")
     before = (tmp_path / ahead_file.FILE).read_bytes()
     flushed: list[bytes] = []
     flush = ahead_file.flush
@@ -197,13 +197,13 @@ def test_a_header_is_not_written_over_the_last_one_that_is_on_the_disk_for_certa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = opened(tmp_path), opened(tmp_path)
-    one.write_header(active=True, txn=5, meta=META)
+    one.write_header(active=True, txn=5, meta=META, store=b"mark")
     with monkeypatch.context() as patch:
         patch.setattr(ahead_file, "flush", failing(OSError(errno.EIO, "broken")))
         with pytest.raises(OSError, match="broken"):
-            one.write_header(active=True, txn=6, meta=META)
+            one.write_header(active=True, txn=6, meta=META, store=b"mark")
     written = places_written(monkeypatch)
-    two.write_header(active=True, txn=7, meta=META)
+    two.write_header(active=True, txn=7, meta=META, store=b"mark")
     assert written == [0, SLOT_BYTES], "what it only sees is made sure of first"
     one.close()
     two.close()

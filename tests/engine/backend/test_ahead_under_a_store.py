@@ -18,18 +18,7 @@ from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT
 from tailfold.engine.errors import EngineError, FormatTooNew, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
 
 from tests.domain import Deposited
-from tests.faults import failing
-
-
-def left_behind(path: Path, appends: int) -> None:
-    """Make a store as a killed process leaves it."""
-    other = path.with_name("other")
-    with Store.open(other) as store:
-        for i in range(appends):
-            store.append("a", Deposited(i), expected=i)
-        path.mkdir()
-        for name in ("data.mdb", ahead_file.FILE):
-            (path / name).write_bytes((other / name).read_bytes())
+from tests.faults import failing, left_behind
 
 
 def test_data_put_back_from_an_older_copy_is_refused_with_a_remedy_that_works(tmp_path: Path) -> None:
