@@ -62,7 +62,7 @@ def _fork(part: dict[str, Any] | None) -> list[Judged]:
     found = []
     for where, times_key, load_key in (
         ("at the head (a tail of 500)", "fork_and_first_load_times_smallest", "first_load_ms"),
-        ("at any old version (a tail of up to 20,000)", "anywhere_times_smallest", "first_load_anywhere_ms"),
+        ("at any old version", "anywhere_times_smallest", "first_load_anywhere_ms"),
     ):
         what = f"fork {where} + first load, 10 M events against 1 k"
         if part is None:

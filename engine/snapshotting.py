@@ -162,13 +162,16 @@ class Snapshots:
 
     # -- find ------------------------------------------------------------------------------------------
 
-    def find(self, stream: str, fold: Fold[S], upto: int) -> Found[S] | None:
-        """Return the newest usable snapshot of *fold* at a version <= *upto*, or None."""
+    def find(self, stream: str, fold: Fold[S], upto: int, *, newest: bool = False) -> Found[S] | None:
+        """Return the newest usable snapshot or mark of *fold* at a version <= *upto*, or None.
+
+        With *newest* there are no later versions, and so no later snapshot that has marks.
+        """
         facts = self.facts(fold)
         if facts.unusable:
             return None
         others: list[SnapshotKey] = []
-        looked = False
+        looked = newest
         for key in self.backend.snapshot_keys(stream, facts.name_hash, upto=upto):
             if key.fold_id != facts.fold_id:  # compared before anything is decoded
                 others.append(key)
