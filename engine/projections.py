@@ -24,8 +24,9 @@ from tailfold.engine.snapshotting import HealingReader, Snapshots, needs_of
 from tailfold.engine.subscriptions import store_page
 from tailfold.engine.verify import check_rows
 from tailfold.snapshots import fingerprint
-from tailfold.snapshots.chunks import ChunkDamagedError, compress, decompress, pack, unpack
+from tailfold.snapshots.chunks import ChunkDamagedError, pack, unpack
 from tailfold.snapshots.codec import NotEncodableError, hash_body
+from tailfold.snapshots.zstd import compress, decompress
 
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)

@@ -14,10 +14,11 @@ from tailfold.engine.fold_facts import FoldFacts
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log
 from tailfold.engine.snapshotting import Snapshots
-from tailfold.snapshots.chunks import DIGEST_BYTES, ChunkDamagedError, decompress, split, unpack
+from tailfold.snapshots.chunks import DIGEST_BYTES, ChunkDamagedError, split, unpack
 from tailfold.snapshots.codec import hash_body
 from tailfold.snapshots.limits import MARK_EVENTS
 from tailfold.snapshots.marks import unpack as unpack_marks
+from tailfold.snapshots.zstd import decompress
 
 EVERYTHING = (1 << 63) - 1
 

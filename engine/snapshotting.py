@@ -24,8 +24,6 @@ from tailfold.snapshots import fingerprint
 from tailfold.snapshots.chunks import (
     ChunkDamagedError,
     ChunkReader,
-    compress,
-    decompress,
     pack,
     split,
     unpack,
@@ -34,6 +32,7 @@ from tailfold.snapshots.codec import EncodedState, NotEncodableError, hash_body
 from tailfold.snapshots.limits import MARK_EVENTS
 from tailfold.snapshots.marks import Marks, nearest
 from tailfold.snapshots.policy import ANY_NUMBER, Policy, Progress, never
+from tailfold.snapshots.zstd import compress, decompress
 
 S = TypeVar("S")
 logger = logging.getLogger("tailfold")

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from tailfold.snapshots.zstd import compress, decompress
 
 DIGEST_BYTES = 16
-COMPRESSION_LEVEL = 3
 CACHE_BYTES = 16 << 20
 """Decoded chunks kept by one reader, measured by their encoded size."""
 
@@ -91,19 +86,6 @@ def reachable(roots: Iterable[bytes], stored: Callable[[bytes], bytes | None]) -
 def digest(payload: bytes) -> bytes:
     """Return the digest that a payload is stored under."""
     return hashlib.blake2b(payload, digest_size=DIGEST_BYTES, person=b"tailfold.chunk").digest()
-
-
-def compress(data: bytes) -> bytes:
-    """Compress bytes for the store (zstd)."""
-    return zstd.compress(data, COMPRESSION_LEVEL)
-
-
-def decompress(data: bytes) -> bytes:
-    """Give back what was compressed; raise ValueError if it cannot be."""
-    try:
-        return zstd.decompress(data)
-    except zstd.ZstdError as error:
-        raise ValueError(str(error)) from None
 
 
 def pack(payload: bytes) -> bytes:

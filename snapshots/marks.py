@@ -16,7 +16,6 @@ from operator import is_
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
-from tailfold.snapshots.chunks import compress, decompress
 from tailfold.snapshots.limits import GAP_MOST_EVENTS, MARK_BYTES_MOST, MARK_EVENTS, MARKS_MOST
 from tailfold.snapshots.policy import ANY_NUMBER
 from tailfold.snapshots.sameness import same
@@ -24,6 +23,7 @@ from tailfold.snapshots.schema import Survey, hints_of, survey
 from tailfold.snapshots.series import Series
 from tailfold.snapshots.table import Table
 from tailfold.snapshots.writer import Growing, StateWriter, Typed
+from tailfold.snapshots.zstd import compress, decompress
 
 S = TypeVar("S")
 

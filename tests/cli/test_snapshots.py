@@ -99,8 +99,8 @@ def test_verify_finds_a_snapshot_whose_bytes_were_edited_and_no_answer_changes(e
 
 def test_a_state_that_was_forged_with_its_hash_is_found_by_folding_anew(copy: Path) -> None:
     import msgspec
-    from tailfold.snapshots.chunks import compress, decompress
     from tailfold.snapshots.codec import hash_body
+    from tailfold.snapshots.zstd import compress, decompress
 
     def forge(key: bytes, value: bytes) -> tuple[bytes, bytes]:
         row = keys.decode_snapshot_row(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import struct
-import sys
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -21,11 +20,7 @@ import msgspec
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import FORMAT_SEGMENTS, HASH_BYTES, Packed, Row, Sealed
 from tailfold.engine.errors import Corruption, RecordDamaged, StreamNotFound
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from tailfold.snapshots.zstd import compress, decompress
 
 _T = TypeVar("_T")
 if TYPE_CHECKING:
@@ -41,11 +36,6 @@ FRAME_BYTES = 128 << 10
 """Records are compressed in frames of about this size, so that reading one version unpacks no more than that."""
 CACHE_BYTES = 16 << 20
 """Unpacked segments that a backend keeps for those who read single old events."""
-COMPRESSION_LEVEL = 3
-_OPTIONS: dict[int, int] = {
-    zstd.CompressionParameter.compression_level: COMPRESSION_LEVEL,
-    zstd.CompressionParameter.checksum_flag: 1,
-}
 
 
 class Segment:
@@ -170,8 +160,8 @@ class Segment:
         versions = f"{self.first + start}..{self.first + end - 1}"
         packed = self._value[self._offsets[frame] : self._offsets[frame + 1]]
         try:
-            body: bytes = zstd.decompress(packed)
-        except zstd.ZstdError as error:
+            body = decompress(packed)
+        except ValueError as error:
             why = f"the segment of versions {versions} cannot be unpacked: {error}"
             raise RecordDamaged(self.stream, self.first + start, why) from None
         if len(body) != sum(self._lengths[start:end]):
@@ -189,7 +179,7 @@ def pack(rows: Sequence[Row]) -> bytes:
         gathered.append(row.data)
         size += len(row.data)
         if size >= FRAME_BYTES or i == len(rows) - 1:
-            frames.append(zstd.compress(b"".join(gathered), options=_OPTIONS))
+            frames.append(compress(b"".join(gathered), checksum=True))
             counts.append(len(gathered))
             gathered, size = [], 0
     n, k = len(rows), len(frames)
