@@ -22,11 +22,11 @@ class Metas:
     """The meta pages of a file that stays open: wherever its directory is moved to, they are those of this file."""
 
     def __init__(self, data: Path) -> None:
-        others = getattr(os, "O_CLOEXEC", 0)
+        flags = getattr(os, "O_CLOEXEC", 0)
         try:
-            self._handle = os.open(data, os.O_RDWR | others)
+            self._handle = os.open(data, os.O_RDWR | flags)
         except OSError:  # to be read only
-            self._handle = os.open(data, os.O_RDONLY | others)
+            self._handle = os.open(data, os.O_RDONLY | flags)
 
     def read(self) -> tuple[bytes, bytes] | None:
         """Return both pages; None if they are not those of LMDB 0.9."""
