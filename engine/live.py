@@ -76,7 +76,7 @@ class Live(Generic[S]):
     ) -> Appended:
         """Like `append`, for a coroutine; appends of many coroutines share commits."""
         due = self._due()
-        written = await self._log.append_async(
+        prepared = self._log.prepare(
             self.stream,
             events,
             self.version,
@@ -86,7 +86,7 @@ class Live(Generic[S]):
             self._epoch,
             due.write if due else None,
         )
-        return self._folded(written, due)
+        return self._folded(self._log.written(prepared, await self._log.append_soon(prepared)), due)
 
     def refresh(self) -> int:
         """Fold what others appended since; return the number of events. Reloads if a fold had failed."""
@@ -118,7 +118,8 @@ class Live(Generic[S]):
 
     def _due(self) -> Due | None:
         """Return the snapshot that goes with the next append, if one is due: of the state as it is now."""
-        self._check_sound()
+        if self._spoilt:
+            self._check_sound()
         if not self.version or not self._snapshots.due(self._gathering.progress()):
             return None
         return self._encoded()

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from tailfold.engine.backend import chain
-from tailfold.engine.backend.commit import GroupCommit
-from tailfold.engine.backend.port import ANY, EXISTS, Append, Appended, Backend, Head, Row, SnapshotWrite
+from tailfold.engine.backend.commit import GroupCommit, Outcome
+from tailfold.engine.backend.port import (
+    ANY,
+    EXISTS,
+    NOTHING,
+    Append,
+    Appended,
+    Backend,
+    Head,
+    Row,
+    SnapshotWrite,
+)
 from tailfold.engine.errors import BadArgument, RecordDamaged, StreamNotFound
 from tailfold.engine.events import Event, Opaque, tag
 from tailfold.engine.names import check_stream_name
@@ -55,19 +67,23 @@ class Recorded(NamedTuple):
         return event_id(self.origin, self.version)
 
 
-class Written(NamedTuple):
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """An append that has been checked and encoded, and not committed yet."""
+
+    append: Append
+    records: list[DecodedRecord]
+    """Its events as they will be read back."""
+    described: Sequence[type[Event]]
+    """The event types that it would describe in the registry."""
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
     """An append that is in the log, and its events as they will be read back."""
 
     appended: Appended
     records: list[DecodedRecord]
     bytes: int
     """Record bytes of the append."""
-
-
-class _Prepared(NamedTuple):
-    append: Append
-    records: list[DecodedRecord]
-    described: list[type[Event]]
 
 
 def event_id(stream: str, version: int) -> str:
@@ -103,10 +119,14 @@ class Log:
         snapshot: SnapshotWrite | None = None,
     ) -> Written:
         """Append *events* as one unit; see `Store.append` for the arguments and promises."""
-        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch, snapshot)
-        return self._done(prepared, self._group.submit(prepared.append))
+        prepared = self.prepare(stream, events, expected, key, causation, correlation, epoch, snapshot)
+        return self.written(prepared, self._group.submit(prepared.append))
 
-    async def append_async(
+    def append_soon(self, prepared: Prepared) -> asyncio.Future[Outcome]:
+        """Queue what was prepared, for a coroutine: appends of many share commits. `written` takes the outcome."""
+        return self._group.submit_soon(prepared.append)
+
+    def prepare(
         self,
         stream: str,
         events: Sequence[Event],
@@ -116,22 +136,8 @@ class Log:
         correlation: str | None = None,
         epoch: int | None = None,
         snapshot: SnapshotWrite | None = None,
-    ) -> Written:
-        """Like `append`; appends of many coroutines share commits."""
-        prepared = self._prepare(stream, events, expected, key, causation, correlation, epoch, snapshot)
-        return self._done(prepared, await self._group.submit_async(prepared.append))
-
-    def _prepare(
-        self,
-        stream: str,
-        events: Sequence[Event],
-        expected: int,
-        key: str | None,
-        causation: str | None,
-        correlation: str | None,
-        epoch: int | None,
-        snapshot: SnapshotWrite | None,
-    ) -> _Prepared:
+    ) -> Prepared:
+        """Check and encode an append; see `Store.append`. Nothing is written yet."""
         check_stream_name(stream)
         events = tuple(events)  # it may be an iterator, and is gone through more than once
         if not events:
@@ -147,18 +153,18 @@ class Log:
         time_ns = self.clock()
         codec = self.codec
         data, digests, records = [], [], []
-        blobs: dict[bytes, bytes] = {}
-        new_types: list[type[Event]] = []
+        blobs: Mapping[bytes, bytes] = NOTHING
+        new_types: list[type[Event]] | None = None
         for event in events:
             one = codec.encode(event, time_ns, causation, correlation)
             data.append(one.data)
             digests.append(chain.digest(one.data))
             records.append(one.record)
             if one.blobs:
-                blobs |= one.blobs
-            event_type = type(event)
-            if event_type not in self._described and event_type not in new_types:
-                new_types.append(event_type)
+                blobs = {**blobs, **one.blobs}
+            if type(event) not in self._described:
+                new_types = new_types or []
+                new_types.append(type(event))
         append = Append(
             stream,
             expected,
@@ -170,11 +176,15 @@ class Log:
             epoch,
             blobs,
             snapshot,
-            dict(map(describe, new_types)) if new_types else {},
+            dict(map(describe, new_types)) if new_types else NOTHING,
         )
-        return _Prepared(append, records, new_types)
+        return Prepared(append, records, new_types or ())
 
-    def _done(self, prepared: _Prepared, appended: Appended) -> Written:
+    def written(self, prepared: Prepared, outcome: Outcome) -> Written:
+        """Return what was written; raise the outcome if it is a refusal."""
+        if isinstance(outcome, Exception):
+            raise outcome
+        appended = outcome
         # Only now: had the append been refused, its registry rows would not have been written.
         if prepared.described and not appended.repeated:
             self._described.update(prepared.described)

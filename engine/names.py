@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from tailfold.engine.errors import BadArgument
 
 STREAM_NAME_MAX_BYTES = 255
 KIND_MAX_BYTES = 64
 RUN_ID_MAX_CHARS = 128
+NAMES_REMEMBERED = 4096
+"""Stream names that were checked: every append names one."""
 
 _CONTROL = re.compile("[\x00-\x1f\x7f\u2028\u2029]")
 _KIND = re.compile(r"[a-z][a-z0-9_.]*\Z")
@@ -19,6 +22,11 @@ def check_stream_name(name: str) -> str:
     """Return *name* if it may name a stream: 1..255 bytes of UTF-8 without control characters."""
     if not isinstance(name, str):
         raise BadArgument(f"a stream name is a text, not {name!r:.60}")
+    return _checked_stream_name(name)
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def _checked_stream_name(name: str) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

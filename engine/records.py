@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
+from typing import Any, Protocol, TypeVar, Union, cast
 
 import msgspec
 from tailfold.engine.backend.port import Packed
@@ -62,7 +62,7 @@ class DecodedRecord(Protocol):
     """The event; `Several` where steps made not one of it; `msgspec.Raw` for what the code does not know."""
 
 
-class Encoded(NamedTuple):
+class Encoded(msgspec.Struct, frozen=True, gc=False):
     """An event as it will be stored, and as it will be read back."""
 
     data: bytes

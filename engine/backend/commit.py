@@ -16,6 +16,8 @@ from tailfold.engine.backend.port import Append, Appended
 from tailfold.engine.errors import EngineError, OutcomeUnknown
 
 Commit = Callable[[Sequence[Append]], list[Appended | EngineError]]
+Outcome = Appended | Exception
+"""What came of an append: its place, or why it was not written."""
 
 GROUP_MAX = 256
 """Appends in one commit at most: the sessions of one group prepare their next appends while the disk works
@@ -23,12 +25,11 @@ on the other groups."""
 
 
 class _Slot:
-    __slots__ = ("append", "future", "outcome")
+    __slots__ = ("append", "outcome")
 
-    def __init__(self, append: Append, future: asyncio.Future[Appended | Exception] | None = None) -> None:
+    def __init__(self, append: Append) -> None:
         self.append = append
-        self.future = future
-        self.outcome: Appended | Exception | None = None
+        self.outcome: Outcome | None = None
 
     def result(self) -> Appended:
         outcome, self.outcome = self.outcome, None
@@ -61,79 +62,94 @@ class GroupCommit:
                     self._run(batch)
         return slot.result()
 
-    async def submit_async(self, append: Append) -> Appended:
-        """Like `submit`, for a coroutine. Cancelling the wait does not take the append back."""
+    def submit_soon(self, append: Append) -> asyncio.Future[Outcome]:
+        """Queue *append* for a coroutine: the future gives its outcome, once that is durable.
+
+        Cancelling the wait does not take the append back. A future and not a coroutine: with a thousand sessions,
+        each layer of coroutines is one more object for the garbage collector to walk over.
+        """
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
         if turns is None:
             # Loops end and new ones come (one a run in the CLI, one a test): keep only the living.
             self._turns = {known: t for known, t in self._turns.items() if not known.is_closed()}
             turns = self._turns[loop] = _LoopTurns(self, loop)
-        outcome = await turns.queue(append)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return turns.queue(append)
 
-    def lead(self, batch: list[_Slot]) -> None:
-        """Commit *batch* as the leader, after whoever leads now."""
+    def lead(self, appends: Sequence[Append]) -> Sequence[Outcome]:
+        """Commit *appends* as the leader, after whoever leads now."""
         with self._leading:
-            self._run(batch)
+            return self._outcomes(appends)
 
     def _run(self, batch: list[_Slot]) -> None:
         try:
-            outcomes: Sequence[Appended | EngineError] = self._commit([slot.append for slot in batch])
-        except Exception as error:
-            # The transaction was rolled back as a whole: everyone in it learns why, none may hang.
-            for slot in batch:
-                slot.outcome = error
+            outcomes = self._outcomes([slot.append for slot in batch])
         except BaseException:
             # Ctrl-C on the leader's thread: the others only know that they do not know.
             for slot in batch:
-                slot.outcome = OutcomeUnknown("the commit was interrupted; read the stream to see")
+                slot.outcome = _interrupted()
             raise
-        else:
-            for slot, outcome in zip(batch, outcomes, strict=True):
-                slot.outcome = outcome
+        for slot, outcome in zip(batch, outcomes, strict=True):
+            slot.outcome = outcome
+
+    def _outcomes(self, appends: Sequence[Append]) -> Sequence[Outcome]:
+        try:
+            return self._commit(appends)
+        except Exception as error:
+            # The transaction was rolled back as a whole: everyone in it learns why, none may hang.
+            return [error] * len(appends)
 
 
 class _LoopTurns:
-    """The queue of one event loop. Only touched on its thread, but for `GroupCommit.lead`."""
+    """The queue of one event loop. Only touched on its thread."""
 
-    __slots__ = ("_group", "_loop", "_queue", "_task")
+    __slots__ = ("_appends", "_futures", "_group", "_loop", "_task")
 
     def __init__(self, group: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
         self._group = group
         self._loop = loop
-        self._queue: list[_Slot] = []
+        self._appends: list[Append] = []
+        self._futures: list[asyncio.Future[Outcome]] = []
+        """Of each of the appends, in their order."""
         self._task: asyncio.Task[None] | None = None
 
-    def queue(self, append: Append) -> asyncio.Future[Appended | Exception]:
-        future: asyncio.Future[Appended | Exception] = self._loop.create_future()
-        self._queue.append(_Slot(append, future))
+    def queue(self, append: Append) -> asyncio.Future[Outcome]:
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._appends.append(append)
+        self._futures.append(future)
         if self._task is None:
             self._task = self._loop.create_task(self._flush())
         return future
 
     async def _flush(self) -> None:
         try:
-            while self._queue:
-                batch, self._queue = self._queue[:GROUP_MAX], self._queue[GROUP_MAX:]
+            while self._appends:
+                appends, self._appends = self._appends[:GROUP_MAX], self._appends[GROUP_MAX:]
+                futures, self._futures = self._futures[:GROUP_MAX], self._futures[GROUP_MAX:]
+                outcomes: Sequence[Outcome] | None = None
                 try:
-                    if len(batch) == 1:
-                        self._group.lead(batch)
+                    if len(appends) == 1:
+                        outcomes = self._group.lead(appends)
                     else:
-                        await self._loop.run_in_executor(None, self._group.lead, batch)
+                        outcomes = await self._loop.run_in_executor(None, self._group.lead, appends)
+                except (KeyboardInterrupt, SystemExit):
+                    outcomes = [_interrupted()] * len(appends)
+                    raise
                 finally:
-                    self._settle(batch)
+                    _settle(futures, outcomes)
         finally:
             self._task = None
 
-    def _settle(self, batch: list[_Slot]) -> None:
-        for slot in batch:
-            future, outcome = slot.future, slot.outcome
-            if future is None or future.done():  # the waiter was cancelled
-                continue
-            if outcome is None:  # the loop is shutting down around a commit that still runs
-                future.cancel()
-            else:
-                future.set_result(outcome)
+
+def _settle(futures: list[asyncio.Future[Outcome]], outcomes: Sequence[Outcome] | None) -> None:
+    if outcomes is None:  # the loop is shutting down around a commit that still runs
+        for future in futures:
+            future.cancel()
+        return
+    for future, outcome in zip(futures, outcomes, strict=True):
+        if not future.done():  # else the waiter was cancelled
+            future.set_result(outcome)
+
+
+def _interrupted() -> OutcomeUnknown:
+    return OutcomeUnknown("the commit was interrupted; read the stream to see")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -107,6 +108,10 @@ class CheckpointWrite(msgspec.Struct, frozen=True, gc=False):
     """Write whatever stands there: also a later position, or one of other code."""
 
 
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""No rows: one for all appends, for a fresh dictionary each would be one more object for the garbage collector."""
+
+
 class Append(msgspec.Struct, frozen=True, gc=False):
     """One append, ready to commit: the unit that is whole or absent (I5)."""
 
@@ -124,11 +129,11 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """Digest of what the append says, to tell a retry from a reused key. Empty without a key."""
     epoch: int | None = None
     """The lease epoch of the driver, or None for an append outside any lease."""
-    blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    blobs: Mapping[bytes, bytes] = NOTHING
     """Content by digest; rows that are there already are not written again."""
     snapshot: SnapshotWrite | None = None
     """A snapshot of the stream as it is before this append; written in the same transaction."""
-    schemas: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    schemas: Mapping[str, bytes] = NOTHING
     """Description of the fields by tag, for every kind that this process writes for the first time."""
     position: int | None = None
     """The position of the first record, past the last one; None: the next. Only a copy of a store leaves gaps."""
@@ -136,7 +141,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """The least format that can hold the records. A lower stamp is raised to it in the same transaction."""
     created_ns: int | None = None
     """When the stream began, if this append makes it and copies events; by default `time_ns`."""
-    meta: Mapping[bytes, bytes] = msgspec.field(default_factory=dict)
+    meta: Mapping[bytes, bytes] = NOTHING
     """Rows of the table `meta` that are written with it."""
 
 

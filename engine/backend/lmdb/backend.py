@@ -44,6 +44,7 @@ from tailfold.engine.names import STREAM_NAME_MAX_BYTES
 PAGE_BYTES_MAX = 4 << 20
 """`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
 PAGE_STEP = 64
+HEADS_KEPT = 8192
 CHECKS_MAX = 20
 """Page checks of a store that others write to meanwhile, before what they find is believed."""
 
@@ -83,13 +84,18 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
         self._children = table["children"]
+        self._heads: dict[str, tuple[int, keys.StreamRow]] = {}
+        self._heads_of = self._heads_sure = -1
+        """The transaction that the heads are of, and the last one that succeeded; see `_heads_for`."""
         self._unpacked = SegmentCache()
         self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
-        return self._write(lambda txn: self._commit(txn, batch))
+        outcomes, number = self._write(lambda txn: (self._commit(txn, batch), txn.id()))
+        self._heads_sure = number
+        return outcomes
 
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:  # noqa: D102
         key = stream.encode()
@@ -121,7 +127,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         """Check every append in turn, then write all that passed, sorted, table by table."""
         outcomes: list[Appended | EngineError] = []
         touched: dict[str, tuple[int, keys.StreamRow]] = {}
-        there = self._streams_of(txn, {append.stream for append in batch})
+        heads = self._heads_for(txn, {append.stream for append in batch})
         event_rows: list[tuple[bytes, bytes]] = []
         position_rows: list[tuple[bytes, bytes]] = []
         id_rows: dict[bytes, IdRow] = {}
@@ -132,7 +138,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         next_number: int | None = None
         for append in batch:
             name = append.stream
-            known = touched.get(name) or there.get(name)
+            known = heads.get(name)
             number, row = known if known is not None else (0, None)
             if row is not None and row.deleted_ns:
                 outcomes.append(StreamDeleted(name))
@@ -161,11 +167,10 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             first = version + 1
             if append.position is not None:
                 position = append.position - 1
-            digests = append.digests
-            for i, data in enumerate(append.records):
+            for data, digest in zip(append.records, append.digests, strict=True):
                 version += 1
                 position += 1
-                last_hash = link(last_hash, digests[i])
+                last_hash = link(last_hash, digest)
                 event_rows.append((pack_event(number, version, position, last_hash), data))
                 position_rows.append((pack_position(position), pack_where(number, version)))
             written = False
@@ -174,7 +179,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                 at_head = (snapshot.key.version, snapshot.hash) == (row.version, row.hash)
                 written = at_head and self._put_snapshot(txn, *self._owner(txn, number, row, row.version), snapshot)
             lineage = row.lineage if row is not None else b""
-            touched[name] = (
+            heads[name] = touched[name] = (
                 number,
                 keys.StreamRow(
                     name, version, last_hash, created_ns, append.time_ns, lineage, 0, 0, row.sealed if row else 0
@@ -184,12 +189,8 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
                 id_rows[keys.id_key(number, append.key)] = IdRow(
                     first, version, position, last_hash, append.content
                 )
-            for digest, content in append.blobs.items():
-                txn.put(digest, content, overwrite=False, db=self._blobs)
-            for tag, description in append.schemas.items():
-                txn.put(keys.kind_key(tag, description), description, overwrite=False, db=self._kinds)
-            for meta_key, meta_row in append.meta.items():
-                txn.put(meta_key, meta_row, db=self._meta)
+            if append.blobs or append.schemas or append.meta:
+                self._put_beside(txn, append)
             format_needed = max(format_needed, append.format)
             outcomes.append(Appended(name, first, version, position, last_hash, False, written))
         if event_rows:
@@ -201,13 +202,39 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             txn.put_all(event_rows, db=self._events, at_end=at_end)
             txn.put_all(position_rows, db=self._positions, at_end=True)
             pack_stream, encode = keys.STREAM_KEY.pack, keys.encode_stream_row
-            heads = sorted([(pack_stream(number), encode(row)) for number, row in touched.values()])
-            txn.put_all(heads, db=self._streams)
+            head_rows = sorted([(pack_stream(number), encode(row)) for number, row in touched.values()])
+            txn.put_all(head_rows, db=self._streams)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
+        else:
+            self._heads_of = -1  # LMDB gives the number of a transaction that writes nothing to the next one
         if format_needed > FORMAT_LEAST:
             self._raise_format(txn, format_needed)
         return outcomes
+
+    def _put_beside(self, txn: Writes, append: Append) -> None:
+        """Write the rows that come with an append, but are not of its stream."""
+        for digest, content in append.blobs.items():
+            txn.put(digest, content, overwrite=False, db=self._blobs)
+        for tag, description in append.schemas.items():
+            txn.put(keys.kind_key(tag, description), description, overwrite=False, db=self._kinds)
+        for meta_key, meta_row in append.meta.items():
+            txn.put(meta_key, meta_row, db=self._meta)
+
+    def _heads_for(self, txn: Writes, names: set[str]) -> dict[str, tuple[int, keys.StreamRow]]:
+        """Return numbers and heads of streams, those of all *names* that exist among them.
+
+        The heads of the last commit are kept: they are what stands in the store if this transaction is the very
+        next one, whoever writes. That commit must have succeeded: the number of one that failed is given again.
+        """
+        number = txn.id()
+        if not self._heads_of == self._heads_sure == number - 1 or len(self._heads) > HEADS_KEPT:
+            self._heads = {}
+        self._heads_of = number
+        missing = names.difference(self._heads)
+        if missing:
+            self._heads |= self._streams_of(txn, missing)
+        return self._heads
 
     def _raise_format(self, txn: _Txn, needed: int) -> None:
         """Raise the stamp with the rows that need it: older releases refuse the store from this commit on (I10)."""

@@ -31,7 +31,7 @@ class Writes:
     Never write through a cursor: the write-ahead file would not know.
     """
 
-    __slots__ = ("_names", "_noted", "_scattered", "_size", "_txn", "cursor", "get", "stat")
+    __slots__ = ("_names", "_noted", "_scattered", "_size", "_txn", "cursor", "get", "id", "stat")
 
     def __init__(self, txn: _Txn, names: Mapping[lmdb._Database, str]) -> None:
         self._txn = txn
@@ -41,6 +41,7 @@ class Writes:
         self._scattered = 0
         self.get: Callable[..., Any] = txn.get
         self.cursor = txn.cursor
+        self.id = txn.id
         self.stat = txn.stat
 
     def put(self, key: bytes, value: bytes, *, db: lmdb._Database, overwrite: bool = True) -> bool:
