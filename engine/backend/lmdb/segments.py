@@ -51,6 +51,7 @@ class Segment:
         "_lengths",
         "_offsets",
         "_places",
+        "_sizes",
         "_starts",
         "_value",
         "count",
@@ -83,6 +84,8 @@ class Segment:
         self._starts = list(accumulate(counts, initial=0))
         self._offsets = list(accumulate(sizes, initial=at))
         self._lengths = lengths
+        self._sizes = [sum(lengths[a:b]) for a, b in pairwise(self._starts)]
+        """Unpacked bytes of each frame."""
         self._frames: list[bytes | None] = [None] * frames
         self.unpacked_bytes = len(value)
         if (self._starts[-1], self._offsets[-1]) != (self.count, len(value)):
@@ -101,14 +104,15 @@ class Segment:
         for frame, low, high in self._frames_of(after, upto):
             records = self._starts[frame + 1] - self._starts[frame]
             if high - low == records:
-                size = sum(self._lengths[low:high])
-                found.append(Packed(functools.partial(self._array, frame), records, size))
+                found.append(Packed(functools.partial(self._array, frame), records, self._sizes[frame]))
             else:
                 found += self._cut(frame, low, high)
         return found
 
     def bytes_of(self, after: int, upto: int) -> int:
         """Return how many bytes those records have."""
+        if after < self.first and upto >= self.last:
+            return sum(self._sizes)
         return sum(self._lengths[max(0, after + 1 - self.first) : max(0, upto + 1 - self.first)])
 
     def _frames_of(self, after: int, upto: int) -> Iterator[tuple[int, int, int]]:
@@ -164,7 +168,7 @@ class Segment:
         except ValueError as error:
             why = f"the segment of versions {versions} cannot be unpacked: {error}"
             raise RecordDamaged(self.stream, self.first + start, why) from None
-        if len(body) != sum(self._lengths[start:end]):
+        if len(body) != self._sizes[frame]:
             raise RecordDamaged(self.stream, self.first + start, f"the lengths of versions {versions} do not fit")
         return body
 

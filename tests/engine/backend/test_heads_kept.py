@@ -91,7 +91,7 @@ def test_two_handles_of_one_store_never_build_on_a_head_that_is_gone(todo: list[
                     for n in living:
                         versions[n] = versions.get(n, 0) + 1
                 elif what == "delete" and at:
-                    store.delete(name)
+                    store.delete(name, reroot=True)
                     deleted.add(name)
                     versions.pop(name)
                 elif what == "fork" and at:
