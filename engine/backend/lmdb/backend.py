@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import lmdb
 import msgspec
@@ -46,6 +46,7 @@ PAGE_BYTES_MAX = 1 << 20
 in the processor's cache (a tenth of the time of a fold that keeps events of 2 KB; 256 KiB gave no more)."""
 PAGE_STEP = 64
 HEADS_KEPT = 8192
+"""If there are more, the next commit looks its heads up anew."""
 CHECKS_MAX = 20
 """Page checks of a store that others write to meanwhile, before what they find is believed."""
 
@@ -56,6 +57,19 @@ if TYPE_CHECKING:
 
     _Txn = Reads
     _Work = Callable[[_Txn], _T]
+
+_Heads = dict[str, tuple[int, keys.StreamRow]]
+"""By name: number and head of a stream."""
+
+
+class _Kept(NamedTuple):
+    """Heads as they stand in the store after a transaction."""
+
+    txn: int
+    heads: _Heads
+
+
+NO_HEADS = _Kept(-1, {})
 
 
 class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows):
@@ -85,17 +99,14 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         self._kinds, self._blobs, self._meta = table["kinds"], table["blobs"], table["meta"]
         self._snapshots, self._chunks = table["snapshots"], table["chunks"]
         self._children = table["children"]
-        self._heads: dict[str, tuple[int, keys.StreamRow]] = {}
-        self._heads_of = self._heads_sure = -1
-        """The transaction that the heads are of, and the last one that succeeded; see `_heads_for`."""
+        self._kept = NO_HEADS
         self._unpacked = SegmentCache()
         self._checkpoints = table["checkpoints"]
 
     # -- write -----------------------------------------------------------------------------------------
 
     def commit(self, batch: Sequence[Append]) -> list[Appended | EngineError]:  # noqa: D102 - port
-        outcomes, number = self._write(lambda txn: (self._commit(txn, batch), txn.id()))
-        self._heads_sure = number
+        outcomes, self._kept = self._write(lambda txn: self._commit(txn, batch))
         return outcomes
 
     def swap_lease(self, stream: str, *, seen: Lease | None, new: Lease) -> bool:  # noqa: D102
@@ -124,7 +135,7 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             except lmdb.Error as error:
                 raise translated(error, self.path) from error
 
-    def _commit(self, txn: Writes, batch: Sequence[Append]) -> list[Appended | EngineError]:
+    def _commit(self, txn: Writes, batch: Sequence[Append]) -> tuple[list[Appended | EngineError], _Kept]:
         """Check every append in turn, then write all that passed, sorted, table by table."""
         outcomes: list[Appended | EngineError] = []
         touched: dict[str, tuple[int, keys.StreamRow]] = {}
@@ -207,11 +218,10 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
             txn.put_all(head_rows, db=self._streams)
             for id_key, id_row in id_rows.items():
                 txn.put(id_key, keys.encode(id_row), db=self._ids)
-        else:
-            self._heads_of = -1  # LMDB gives the number of a transaction that writes nothing to the next one
         if format_needed > FORMAT_LEAST:
             self._raise_format(txn, format_needed)
-        return outcomes
+        # A transaction that writes nothing has no number of its own: the next one gets it.
+        return outcomes, _Kept(txn.id() if event_rows else txn.id() - 1, heads)
 
     def _put_beside(self, txn: Writes, append: Append) -> None:
         """Write the rows that come with an append, but are not of its stream."""
@@ -222,20 +232,19 @@ class LmdbBackend(SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows)
         for meta_key, meta_row in append.meta.items():
             txn.put(meta_key, meta_row, db=self._meta)
 
-    def _heads_for(self, txn: Writes, names: set[str]) -> dict[str, tuple[int, keys.StreamRow]]:
+    def _heads_for(self, txn: Writes, names: set[str]) -> _Heads:
         """Return numbers and heads of streams, those of all *names* that exist among them.
 
-        The heads of the last commit are kept: they are what stands in the store if this transaction is the very
-        next one, whoever writes. That commit must have succeeded: the number of one that failed is given again.
+        The last commit kept its heads: they are what stands in the store if this transaction is the very next one,
+        whoever writes. They are taken out here, and put back by a commit that succeeded: LMDB gives the number of
+        one that failed to the next.
         """
-        number = txn.id()
-        if not self._heads_of == self._heads_sure == number - 1 or len(self._heads) > HEADS_KEPT:
-            self._heads = {}
-        self._heads_of = number
-        missing = names.difference(self._heads)
+        kept, self._kept = self._kept, NO_HEADS
+        heads = kept.heads if kept.txn == txn.id() - 1 and len(kept.heads) <= HEADS_KEPT else {}
+        missing = names.difference(heads)
         if missing:
-            self._heads |= self._streams_of(txn, missing)
-        return self._heads
+            heads |= self._streams_of(txn, missing)
+        return heads
 
     def _raise_format(self, txn: _Txn, needed: int) -> None:
         """Raise the stamp with the rows that need it: older releases refuse the store from this commit on (I10)."""

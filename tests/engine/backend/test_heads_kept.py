@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tailfold.engine import ANY, LmdbBackend, Store
 from tailfold.engine.backend.lmdb import backend as lmdb_backend
@@ -21,7 +21,7 @@ from tests.domain import Deposited
 NAMES = ["a", "b", "c"]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["right", "any", "wrong", "fails", "batch", "delete", "fork"]),
+        st.sampled_from(["right", "any", "wrong", "fails", "right", "wrong", "fails", "batch", "delete", "fork"]),
         st.sampled_from([0, 1]),
         st.sampled_from(NAMES),
     ),
@@ -57,6 +57,9 @@ def appends(store: Store, names: list[str], expected: list[int]) -> list[Append]
 
 
 @given(steps)
+@example([("right", 0, "a"), ("fails", 0, "a"), ("right", 0, "a")])
+@example([("right", 0, "a"), ("wrong", 0, "a"), ("right", 1, "a"), ("right", 0, "a")])
+@example([("wrong", 0, "a"), ("fails", 0, "a"), ("right", 1, "a"), ("right", 0, "a")])
 def test_two_handles_of_one_store_never_build_on_a_head_that_is_gone(todo: list[tuple[str, int, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s"
