@@ -8,9 +8,10 @@ from tailfold.engine.backend.port import Appended
 from tailfold.engine.errors import Conflict, EngineError
 from tailfold.engine.events import Event
 from tailfold.engine.fold import Fold
+from tailfold.engine.gathering import Due, Gathering
 from tailfold.engine.loading import Folding, catch_up, fold_on, load
 from tailfold.engine.log import Log, Written, event_id
-from tailfold.engine.snapshotting import Due, Gathering, Snapshots
+from tailfold.engine.snapshotting import Snapshots
 
 S = TypeVar("S")
 

@@ -10,8 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tailfold.engine.errors import BadArgument, StreamDeleted, StreamNotFound
 from tailfold.engine.fold import Fold
+from tailfold.engine.gathering import Gathering
 from tailfold.engine.log import RECORDS_PER_PAGE, Log
-from tailfold.engine.snapshotting import Gathering, Snapshots
+from tailfold.engine.snapshotting import Snapshots
 from tailfold.snapshots.codec import EncodedState
 
 S = TypeVar("S")

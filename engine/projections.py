@@ -17,10 +17,11 @@ from tailfold.engine.checkpoints import check_name
 from tailfold.engine.errors import BadArgument, ChunkLost, EngineError, FoldFailed, RecordDamaged, StoreReadOnly
 from tailfold.engine.events import COMPOSITE_KIND, Event
 from tailfold.engine.fold import Fold
+from tailfold.engine.gathering import HealingReader
 from tailfold.engine.loading import begin
 from tailfold.engine.log import Log, Recorded
 from tailfold.engine.rawrecords import RECORD_FIELDS, raw_record, tag_bytes, tag_of_record
-from tailfold.engine.snapshotting import HealingReader, Snapshots, needs_of
+from tailfold.engine.snapshotting import Snapshots, needs_of
 from tailfold.engine.subscriptions import store_page
 from tailfold.engine.verify import check_rows
 from tailfold.snapshots import fingerprint

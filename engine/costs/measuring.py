@@ -24,7 +24,7 @@ from tailfold.engine.costs.scratch import Scratch, scratch_copy
 from tailfold.engine.costs.walking import drop_snapshots, put_snapshot, walk, walks_of
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.fold import Fold
-from tailfold.engine.snapshotting import Gathering
+from tailfold.engine.gathering import Gathering
 from tailfold.engine.store import Store
 from tailfold.snapshots.limits import RESUME_BUDGET_MS
 

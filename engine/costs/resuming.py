@@ -15,8 +15,8 @@ from tailfold.engine.costs.sampling import EVENTS_MOST, pages, state_at
 from tailfold.engine.costs.scratch import Count, Scratch
 from tailfold.engine.costs.walking import EVENTS_LEAST, drop_snapshots, put_snapshot
 from tailfold.engine.fold import Fold
+from tailfold.engine.gathering import Gathering
 from tailfold.engine.loading import load
-from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
 from tailfold.snapshots.limits import ASSUMED_EVENT_US
 

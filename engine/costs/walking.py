@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from tailfold.engine.costs.clock import Collector
 from tailfold.engine.costs.figures import PolicyCost, Segment, Walk
 from tailfold.engine.fold import Fold
+from tailfold.engine.gathering import Gathering
 from tailfold.engine.loading import begin
 from tailfold.engine.log import RECORDS_PER_PAGE
 from tailfold.engine.snapshot_report import EVERYTHING
-from tailfold.engine.snapshotting import Gathering
 from tailfold.engine.store import Store
 from tailfold.snapshots import CostBased, Policy, every
 
