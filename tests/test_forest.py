@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tailfold.engine import Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
-from tailfold.engine.backend.lmdb import check_pages, segments
+from tailfold.engine.backend.lmdb import check_pages, segment, segments
 from tailfold.engine.errors import HeadMoved, StreamDeleted, StreamExists, StreamNeeded, StreamNotFound
 from tailfold.engine.migration import Schema, migrate_backend
 from tailfold.engine.snapshot_report import prune
@@ -50,7 +50,7 @@ class Forest(RuleBasedStateMachine):
         self.stores: dict[str, Store] = {}
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(segments, "SEGMENT_RECORDS", 3)
-        self.patched.setattr(segments, "FRAME_BYTES", 60)
+        self.patched.setattr(segment, "FRAME_BYTES", 60)
         self.open()
 
     def clock(self) -> int:

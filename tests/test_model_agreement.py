@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tailfold.engine import ANY, EXISTS, Blob, Durability, Event, LmdbBackend, MemoryBackend, Store
 from tailfold.engine.backend import chain, keys
-from tailfold.engine.backend.lmdb import check_pages, segments
+from tailfold.engine.backend.lmdb import check_pages, segment, segments
 from tailfold.engine.backend.port import FORMAT_SEGMENTS, Append, Appended, CheckpointWrite, IdRow
 from tailfold.engine.errors import BadArgument, Fenced, KeyReused, StreamNotFound, WrongVersion
 
@@ -44,7 +44,7 @@ class Agreement(RuleBasedStateMachine):
         self.stores: dict[str, Store] = {}
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(segments, "SEGMENT_RECORDS", 3)
-        self.patched.setattr(segments, "FRAME_BYTES", 100)
+        self.patched.setattr(segment, "FRAME_BYTES", 100)
         self.open()
 
     def clock(self) -> int:

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tailfold.engine import Blob, Durability, Event, LmdbBackend, Store
-from tailfold.engine.backend import chain
-from tailfold.engine.backend.lmdb import segments
-from tailfold.engine.backend.lmdb.segments import Segment, pack
+from tailfold.engine.backend import chain, keys
+from tailfold.engine.backend.lmdb import segment as segments
+from tailfold.engine.backend.lmdb.segment import Segment, pack
 from tailfold.engine.backend.port import FORMAT_SEGMENTS, Packed, Row
 from tailfold.engine.errors import Corruption, RecordDamaged
 from tailfold.snapshots import every, never
@@ -44,7 +44,7 @@ def test_what_is_packed_is_unpacked(datas: list[bytes], first: int, frame: int, 
         rows.append(Row("s", version, position, link, data, "s"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "FRAME_BYTES", frame)
-        segment = Segment("s", pack(rows))
+        segment = Segment("s", *pack(7, rows))
     assert (segment.first, segment.last) == (first, first + len(datas) - 1)
     low, high = first + after, first + upto
     wanted = [row for row in rows if low < row.version <= high]
@@ -59,17 +59,27 @@ def test_any_changed_byte_of_a_segment_is_found() -> None:
         data = b"some text %d" % version
         link = chain.link(link, chain.digest(data))
         rows.append(Row("s", version, version, link, data, "s"))
-    packed = pack(rows)
+    key, packed = pack(7, rows)
     missed = []
     for at in range(len(packed)):
         changed = packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :]
         try:
-            found = Segment("s", changed).rows("s", 0, 19, "s")
+            found = Segment("s", key, changed).rows("s", 0, 19, "s")
         except RecordDamaged:
             continue
         if found == rows:
             missed.append(at)
     assert missed == []
+
+
+def test_a_segment_of_an_unknown_kind_or_under_another_version_is_damage() -> None:
+    rows = [Row("s", 1, 1, b"h" * 16, b"data", "s")]
+    key, packed = pack(7, rows)
+    assert Segment("s", key, packed).rows("s", 0, 1, "s") == rows
+    with pytest.raises(RecordDamaged, match="unknown kind"):
+        Segment("s", key[:-1] + b"Z", packed)
+    with pytest.raises(RecordDamaged, match="another version"):
+        Segment("s", keys.SEGMENT_KEY.pack(7, 2, keys.SEGMENT_MARK), packed)
 
 
 def fill(path: Path, count: int = 1000) -> None:

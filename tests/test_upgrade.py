@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tailfold.engine import Blob, Durability, MemoryBackend, Store
-from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_VERSION
+from tailfold.engine import Blob, Durability, LmdbBackend, MemoryBackend, Store
+from tailfold.engine.backend import keys
+from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_SEGMENTS, FORMAT_VERSION
 from tailfold.engine.errors import FormatTooNew
 from tailfold.engine.exporting import export
 from tailfold.engine.importing import check, import_stream
@@ -17,7 +18,7 @@ from tailfold.upcasters import Upcasters
 
 from tests import shop
 from tests.cli.command import tailfold
-from tests.domain import Attached, Deposited, Withdrawn
+from tests.domain import Attached, Deposited, Withdrawn, account
 from tests.golden.make import EVENTS, FOLDER, SHOP, facts
 
 FORMATS = range(1, FORMAT_VERSION + 1)
@@ -105,6 +106,44 @@ def test_the_golden_store_of_format_5_has_events_that_only_the_write_ahead_file_
     (path / "data.wal").unlink()
     with Store.open(path) as store:
         assert store.backend.head("late") is None
+
+
+def test_segments_of_formats_4_and_5_are_read_as_they_are_and_packed_anew_when_they_change(tmp_path: Path) -> None:
+    path = unpack("format-4", tmp_path / "s")
+    with Store.open(path, events=[*EVENTS, *SHOP], durability=Durability.RELAXED) as store:
+        marks = keys_of_segments(store)
+        assert set(marks.values()) == {keys.SEGMENT_MARK_ZSTD}
+        before = list(store.read_all())
+        assert store.load("long", account).version == 600
+        assert (store.format, keys_of_segments(store)) == (4, marks), "reading changes nothing"
+        store.append("account", Deposited(1), expected=3)
+        assert store.seal("account", whole=False).events == 1, "the last segment was not full"
+        after = keys_of_segments(store)
+        assert sorted(after.values()) == [keys.SEGMENT_MARK, *[keys.SEGMENT_MARK_ZSTD] * (len(marks) - 1)]
+        assert store.format == FORMAT_SEGMENTS
+        assert list(store.read_all())[: len(before)] == before
+        assert store.verify().findings == []
+
+
+def test_a_sweep_that_cuts_an_old_segment_raises_the_stamp(tmp_path: Path) -> None:
+    path = unpack("format-4", tmp_path / "s")
+    with Store.open(path, events=[*EVENTS, *SHOP], durability=Durability.RELAXED) as store:
+        store.fork("long", at=100, name="kept")
+        events = [r.event for r in store.read("kept")]
+        store.delete("long", reroot=True)
+        store.gc()
+        assert store.format == FORMAT_SEGMENTS
+        assert [r.event for r in store.read("kept")] == events
+        assert store.verify().findings == []
+
+
+def keys_of_segments(store: Store) -> dict[tuple[int, int], bytes]:
+    """Return the mark of each segment, by stream number and last version."""
+    assert isinstance(store.backend, LmdbBackend)
+    backend = store.backend
+    with backend._env.begin() as txn:
+        stored = [key for key, _ in txn.cursor(backend._events).iternext() if len(key) == keys.SEGMENT_KEY.size]
+    return {(number, last): mark for number, last, mark in map(keys.SEGMENT_KEY.unpack, stored)}
 
 
 def test_a_store_of_an_older_format_is_raised_by_the_first_durable_write(tmp_path: Path) -> None:

@@ -34,10 +34,18 @@ TABLES = (
 EVENT_KEY = struct.Struct(f">QQQ{HASH_BYTES}s")
 """events: stream number, version, position, chain hash -> record bytes."""
 SEGMENT_KEY = struct.Struct(">QQ1s")
-"""events, too: stream number, last version, `SEGMENT_MARK` -> a sealed segment, in the place of its events."""
-SEGMENT_MARK = b"S"
+"""events, too: stream number, last version, a mark -> a sealed segment, in the place of its events."""
+SEGMENT_MARK = b"L"
+"""Of segments whose frames are LZ4."""
+SEGMENT_MARK_ZSTD = b"S"
+"""Of segments whose frames are zstandard: formats 4 and 5."""
 SEGMENT_FRONT = struct.Struct(">QHH")
 """The front of a segment: version of the first record, number of records, number of frames."""
+FRAME_CHECK = struct.Struct(">I")
+"""The front of a frame: the CRC-32 of the rest."""
+FRAME_ARRAY = struct.Struct(">BH")
+"""The front of what is packed in a frame: `ARRAY_MARK`, number of records. A msgpack array, with the records."""
+ARRAY_MARK = 0xDC
 EVENT_PREFIX = struct.Struct(">QQ")
 """The part of an event key that orders it: stream number, version."""
 POSITION_KEY = struct.Struct(">Q")

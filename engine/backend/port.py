@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from tailfold.engine.errors import EngineError
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """The newest on-disk format that this release reads (I10)."""
 FORMAT_FORKS = 3
 """The least format that has forks and deleted streams."""
-FORMAT_SEGMENTS = 4
-"""The least format that has sealed segments."""
 FORMAT_AHEAD = 5
 """The least format whose newest transactions may stand in a write-ahead file only."""
+FORMAT_SEGMENTS = 6
+"""The least format that has sealed segments as they are packed now."""
 FORMAT_LEAST = 1
 """What a store has to be stamped with. What needs more raises the stamp (`Append.format`)."""
 

@@ -18,7 +18,8 @@ from tailfold.engine.backend.lmdb.environment import Environment
 from tailfold.engine.backend.lmdb.faults import check_pages, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
 from tailfold.engine.backend.lmdb.opening import MAP_BYTES
-from tailfold.engine.backend.lmdb.segments import Segment, SegmentCache, SegmentRows
+from tailfold.engine.backend.lmdb.segment import Segment
+from tailfold.engine.backend.lmdb.segments import SegmentCache, SegmentRows
 from tailfold.engine.backend.lmdb.snapshots import SnapshotRows
 from tailfold.engine.backend.port import (
     FORMAT_LEAST,

@@ -10,9 +10,10 @@ import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.forest import Forest
-from tailfold.engine.backend.lmdb.segments import Segment, pack
+from tailfold.engine.backend.lmdb.segment import Segment, pack
 from tailfold.engine.backend.port import (
     FORMAT_FORKS,
+    FORMAT_SEGMENTS,
     Child,
     Head,
     Piece,
@@ -71,7 +72,7 @@ class ForkRows:
             self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, origin: str, limit: int, backwards: bool
         ) -> list[Row]: ...
         def _segment_here(
-            self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str, *, keep: bool = False
+            self, cursor: lmdb.Cursor[bytes], number: int, version: int, stream: str
         ) -> Segment | None: ...
         def _each_record(self, txn: _Txn) -> Iterator[tuple[int, int, bytes]]: ...
 
@@ -387,8 +388,8 @@ class ForkRows:
         segment = self._segment_here(cursor, number, keep, row.name) if keep else None
         if segment is not None:
             rows = segment.rows(row.name, segment.first - 1, keep, row.name)
-            key = keys.SEGMENT_KEY.pack(number, keep, keys.SEGMENT_MARK)
-            txn.put(key, pack(rows), db=self._events)
+            txn.put(*pack(number, rows), db=self._events)
+            self._raise_format(txn, FORMAT_SEGMENTS)
         prefix = keys.STREAM_KEY.pack(number)
         while cursor.set_range(keys.EVENT_PREFIX.pack(number, keep + 1)) and cursor.key().startswith(prefix):
             txn.delete(bytes(cursor.key()), db=self._events)
