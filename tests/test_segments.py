@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,23 @@ def test_any_changed_byte_of_a_segment_is_found() -> None:
         if found == rows:
             missed.append(at)
     assert missed == []
+
+
+@given(st.data())
+def test_a_fold_of_a_changed_segment_gets_what_was_packed_or_nothing(data: st.DataObject) -> None:
+    """Whole frames are not looked up in the table of lengths: what is wrong there does not touch them."""
+    rows = [Row("s", v, v, bytes(16), msgspec.msgpack.encode(f"text {v}" * 3), "s") for v in range(1, 20)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segments, "FRAME_BYTES", 100)
+        key, packed = pack(7, rows)
+
+    def folded(value: bytes) -> list[bytes]:
+        runs = Segment("s", key, value).runs(0, 19)
+        return [run.unpack() if isinstance(run, Packed) else run for run in runs]
+
+    at, change = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.integers(1, 255))
+    with suppress(RecordDamaged):
+        assert folded(packed[:at] + bytes([packed[at] ^ change]) + packed[at + 1 :]) == folded(packed)
 
 
 def test_a_segment_of_an_unknown_kind_or_under_another_version_is_damage() -> None:
