@@ -81,10 +81,13 @@ def _fold(part: dict[str, Any] | None) -> list[Judged]:
         return [Judged(what, bar, "", UNKNOWN)]
     found = []
     for row in part["full_fold"]:
-        rate, times = row["events_per_s"], row.get("times_eventsourcing")
-        measured = f"{rate / 1e6:.2f} M events/s, " + (f"{times:.0f}x" if times else "the peer is not installed")
-        verdict = _verdict(rate >= 1e6, times >= 25) if times else UNKNOWN
-        found.append(Judged(f"{what}, {row['text_bytes']}-byte texts", bar, measured, verdict))
+        for prefix, history in (("", "plain events"), ("sealed_", "sealed history")):
+            rate, times = row[f"{prefix}events_per_s"], row.get(f"{prefix}times_eventsourcing")
+            measured = f"{rate / 1e6:.2f} M events/s, " + (
+                f"{times:.0f}x" if times else "the peer is not installed"
+            )
+            verdict = _verdict(rate >= 1e6, times >= 25) if times else UNKNOWN
+            found.append(Judged(f"{what}, {row['text_bytes']}-byte texts, {history}", bar, measured, verdict))
     return found
 
 

@@ -46,6 +46,9 @@ def _measure(folder: Path, count: int, text_bytes: int, peer_count: int) -> dict
         assert store.counters.hits == 0, "every load folds all"
         scan_s = _median(lambda: _scan(store, count))
         decode_s = _median(lambda: _decode(store, count))
+        store.seal("fold", whole=False)  # as long sessions are by default, behind their snapshots
+        sealed_s = _median(lambda: store.load("fold", totals))
+        assert store.load("fold", totals).state == state
     history: list[Measured] = (batch * (count // len(batch) + 1))[:count]
     bare_s = _median(lambda: _bare(history))
     peer = _peer(folder / "peer", events(peer_count, text_bytes))
@@ -54,6 +57,7 @@ def _measure(folder: Path, count: int, text_bytes: int, peer_count: int) -> dict
         "events": count,
         "text_bytes": text_bytes,
         "events_per_s": ours,
+        "sealed_events_per_s": count / sealed_s,
         "limits": {
             "cursor_scan_events_per_s": count / scan_s,
             "scan_and_decode_events_per_s": count / decode_s,
@@ -64,6 +68,7 @@ def _measure(folder: Path, count: int, text_bytes: int, peer_count: int) -> dict
     }
     if peer:
         result["times_eventsourcing"] = ours / peer["events_per_s"]
+        result["sealed_times_eventsourcing"] = count / sealed_s / peer["events_per_s"]
     return result
 
 

@@ -16,6 +16,7 @@ from tailfold.engine.backend.lmdb import ahead_file
 from tailfold.engine.backend.lmdb.ahead import Ahead, go_back, go_on
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
 from tailfold.engine.backend.lmdb.faults import translated
+from tailfold.engine.backend.lmdb.heap import keep_heap
 from tailfold.engine.backend.lmdb.opening import begin, give_up, make_tables, open_environment
 from tailfold.engine.backend.lmdb.reading_ahead import ReadAhead
 from tailfold.engine.backend.lmdb.watching import Watcher
@@ -95,6 +96,7 @@ class Environment:
                         " close it before opening it another way"
                     )
             else:
+                keep_heap()
                 directory.prepare(path, create)
                 with ahead_file.opening(path):
                     shared = cls._open[key] = cls(path, durability, map_bytes)
