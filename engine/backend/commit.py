@@ -9,8 +9,13 @@ several at once on a worker thread, so that the loop goes on while the disk work
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 
 from tailfold.engine.backend.port import Append, Appended
 from tailfold.engine.errors import EngineError, OutcomeUnknown
@@ -40,26 +45,38 @@ class _Slot:
 
 
 class GroupCommit:
-    """Gathers appends of threads and coroutines into batches for one backend."""
+    """Gathers appends of threads and coroutines into batches for one backend.
+
+    Ctrl-C may fall between any two steps of whatever thread: no append that waits may be forgotten for it, and none
+    that its caller has given up may be committed later.
+    """
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
         self._leading = threading.Lock()
-        self._queue: list[_Slot] = []
-        self._queued = threading.Lock()
+        self._queue: dict[_Slot, object] = {}
+        """What waits, in order. Whoever leads takes off, and answers before letting go of the lead."""
         self._turns: dict[asyncio.AbstractEventLoop, _LoopTurns] = {}
+        self._making = threading.Lock()
+        self._worker: ThreadPoolExecutor | None = None
+        self._worker_pid = 0
 
     def submit(self, append: Append) -> Appended:
         """Commit *append*, together with whatever waits; return when it is durable, or raise its refusal."""
         slot = _Slot(append)
-        with self._queued:
-            self._queue.append(slot)
-        while slot.outcome is None:
-            with self._leading:
-                if slot.outcome is None:
-                    with self._queued:
-                        batch, self._queue = self._queue[:GROUP_MAX], self._queue[GROUP_MAX:]
-                    self._run(batch)
+        try:
+            self._queue[slot] = None
+            while slot.outcome is None:
+                with self._leading:
+                    if slot.outcome is None:
+                        self._lead_queue()
+        except BaseException:
+            # Who is interrupted before anybody led has appended nothing; who is committed by another waits for it,
+            # so that a look at the stream tells.
+            if self._queue.pop(slot, self) is self and slot.outcome is None:
+                with self._leading:
+                    pass
+            raise
         return slot.result()
 
     def submit_soon(self, append: Append) -> asyncio.Future[Outcome]:
@@ -71,9 +88,10 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
         if turns is None:
-            # Loops end and new ones come (one a run in the CLI, one a test): keep only the living.
-            self._turns = {known: t for known, t in self._turns.items() if not known.is_closed()}
-            turns = self._turns[loop] = _LoopTurns(self, loop)
+            with self._making:
+                # Loops end and new ones come (one a run in the CLI, one a test): keep only the living.
+                self._turns = {known: t for known, t in self._turns.items() if not known.is_closed()}
+                turns = self._turns[loop] = _LoopTurns(self, loop)
         return turns.queue(append)
 
     def lead(self, appends: Sequence[Append]) -> Sequence[Outcome]:
@@ -81,16 +99,31 @@ class GroupCommit:
         with self._leading:
             return self._outcomes(appends)
 
-    def _run(self, batch: list[_Slot]) -> None:
+    def elsewhere(self, work: Callable[[], None]) -> bool:
+        """Have a thread do *work*; return False at the end of the interpreter, when there is none to be had.
+
+        A thread of its own: those of a loop's executor may all be waiting for this very commit.
+        """
+        with self._making:
+            if self._worker is None or self._worker_pid != os.getpid():
+                self._worker, self._worker_pid = ThreadPoolExecutor(1, "tailfold-commit"), os.getpid()
+            worker = self._worker
         try:
+            worker.submit(work)
+        except RuntimeError:
+            return False
+        return True
+
+    def _lead_queue(self) -> None:
+        batch: list[_Slot] = []
+        outcomes: Sequence[Outcome] | None = None
+        try:
+            for slot in list(self._queue)[:GROUP_MAX]:
+                batch.append(slot)
+                self._queue.pop(slot, None)
             outcomes = self._outcomes([slot.append for slot in batch])
-        except BaseException:
-            # Ctrl-C on the leader's thread: the others only know that they do not know.
-            for slot in batch:
-                slot.outcome = _interrupted()
-            raise
-        for slot, outcome in zip(batch, outcomes, strict=True):
-            slot.outcome = outcome
+        finally:
+            _answer(batch, outcomes)
 
     def _outcomes(self, appends: Sequence[Append]) -> Sequence[Outcome]:
         try:
@@ -100,55 +133,96 @@ class GroupCommit:
             return [error] * len(appends)
 
 
-class _LoopTurns:
-    """The queue of one event loop. Only touched on its thread."""
+def _answer(batch: list[_Slot], outcomes: Sequence[Outcome] | None) -> None:
+    """Give everyone an outcome, whatever interrupts: nobody else has these slots any more."""
 
-    __slots__ = ("_appends", "_futures", "_group", "_loop", "_task")
+    def answer() -> None:
+        for i, slot in enumerate(batch):
+            if slot.outcome is None:
+                slot.outcome = outcomes[i] if outcomes is not None else _interrupted()
+
+    _to_the_end(answer)
+
+
+def _to_the_end(work: Callable[[], None]) -> None:
+    """Do *work*, which may be done twice, again until no Ctrl-C cuts it short; raise the last one then."""
+    again: KeyboardInterrupt | None = None
+    while True:
+        try:
+            work()
+            break
+        except KeyboardInterrupt as interrupt:
+            again = interrupt
+    if again is not None:
+        raise again
+
+
+class _LoopTurns:
+    """The queue of one event loop. Only touched on its thread.
+
+    Callbacks and no task: a task can be cancelled, also before its first step, and then nobody is left to commit.
+    """
+
+    __slots__ = ("_flushing", "_group", "_loop", "_waiting")
 
     def __init__(self, group: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
         self._group = group
         self._loop = loop
-        self._appends: list[Append] = []
-        self._futures: list[asyncio.Future[Outcome]] = []
-        """Of each of the appends, in their order."""
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[asyncio.Future[Outcome], Append] = {}
+        self._flushing = False
+        """A flush is scheduled, or a commit of this loop runs in the other thread."""
 
     def queue(self, append: Append) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self._loop.create_future()
-        self._appends.append(append)
-        self._futures.append(future)
-        if self._task is None:
-            self._task = self._loop.create_task(self._flush())
+        try:
+            self._waiting[future] = append
+            if not self._flushing:
+                # In this order: cut short in between, there is one flush too many, not one too few.
+                self._loop.call_soon(self._flush)
+                self._flushing = True
+        except BaseException:
+            self._waiting.pop(future, None)
+            raise
         return future
 
-    async def _flush(self) -> None:
+    def _flush(self) -> None:
+        batch: dict[asyncio.Future[Outcome], Append] = {}
+        outcomes: Sequence[Outcome] | None = None
+        handed_over = False
         try:
-            while self._appends:
-                appends, self._appends = self._appends[:GROUP_MAX], self._appends[GROUP_MAX:]
-                futures, self._futures = self._futures[:GROUP_MAX], self._futures[GROUP_MAX:]
-                outcomes: Sequence[Outcome] | None = None
-                try:
-                    if len(appends) == 1:
-                        outcomes = self._group.lead(appends)
-                    else:
-                        outcomes = await self._loop.run_in_executor(None, self._group.lead, appends)
-                except (KeyboardInterrupt, SystemExit):
-                    outcomes = [_interrupted()] * len(appends)
-                    raise
-                finally:
-                    _settle(futures, outcomes)
+            for future, append in list(islice(self._waiting.items(), GROUP_MAX)):
+                batch[future] = append
+                self._waiting.pop(future, None)
+            if len(batch) > 1:
+                handed_over = self._group.elsewhere(partial(self._lead_and_wake, batch))
+            if not handed_over and batch:
+                outcomes = self._group.lead(list(batch.values()))
         finally:
-            self._task = None
+            if not handed_over:
+                self._finish(batch, outcomes)
 
+    def _lead_and_wake(self, batch: dict[asyncio.Future[Outcome], Append]) -> None:
+        """Commit *batch* in the other thread, where no Ctrl-C comes, and hand its outcomes back to the loop."""
+        outcomes: Sequence[Outcome] | None = None
+        try:
+            outcomes = self._group.lead(list(batch.values()))
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                self._loop.call_soon_threadsafe(self._finish, batch, outcomes)
 
-def _settle(futures: list[asyncio.Future[Outcome]], outcomes: Sequence[Outcome] | None) -> None:
-    if outcomes is None:  # the loop is shutting down around a commit that still runs
-        for future in futures:
-            future.cancel()
-        return
-    for future, outcome in zip(futures, outcomes, strict=True):
-        if not future.done():  # else the waiter was cancelled
-            future.set_result(outcome)
+    def _finish(self, batch: dict[asyncio.Future[Outcome], Append], outcomes: Sequence[Outcome] | None) -> None:
+        given = outcomes if outcomes is not None else [_interrupted()] * len(batch)
+
+        def finish() -> None:
+            for future, outcome in zip(batch, given, strict=True):
+                if not future.done():  # else the waiter was cancelled
+                    future.set_result(outcome)
+            if self._waiting:
+                self._loop.call_soon(self._flush)
+            else:
+                self._flushing = False
+
+        _to_the_end(finish)
 
 
 def _interrupted() -> OutcomeUnknown:
