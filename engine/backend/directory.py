@@ -18,8 +18,6 @@ def prepare(path: Path, create: bool) -> None:
     """Make sure that *path* is a store or may become one; refuse anything else untouched."""
     data = path / "data.mdb"
     if path.is_dir() and data.is_file() and data.stat().st_size > 0:
-        if create and is_unborn(data):
-            data.write_bytes(b"")  # LMDB begins anew with an empty file
         return
     check_vacant(path)
     if not create:
@@ -31,13 +29,20 @@ def prepare(path: Path, create: bool) -> None:
         raise StoreNotFound(str(path), f"it cannot be made ({error.strerror})") from None
 
 
+def empty_unborn(path: Path) -> None:
+    """Let LMDB begin anew where a creation was cut short. By who opens the store alone: it may be being made."""
+    data = path / "data.mdb"
+    if data.is_file() and data.stat().st_size > 0 and is_unborn(data):
+        data.write_bytes(b"")
+
+
 def check_vacant(path: Path) -> None:
     """Raise `StoreNotFound` if something else than a store is at *path*; nothing is written."""
     if path.is_dir():
         others = sorted(entry.name for entry in path.iterdir() if entry.name not in _OWN_FILES)
         if others:
             raise StoreNotFound(str(path), f"the directory holds other things ({others[0]!r})")
-    elif path.exists():
+    elif path.exists() and not path.is_dir():  # another process may have made it just now
         raise StoreNotFound(str(path), "that is a file; a store is a directory")
 
 

@@ -99,6 +99,8 @@ class Environment:
                 keep_heap()
                 directory.prepare(path, create)
                 with ahead_file.opening(path):
+                    if create:
+                        directory.empty_unborn(path)
                     shared = cls._open[key] = cls(path, durability, map_bytes)
             shared.users += 1
             return shared
