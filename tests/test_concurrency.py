@@ -117,7 +117,7 @@ def test_the_loop_can_end_and_another_begin(store: Store) -> None:
 
 
 def test_a_loop_whose_tasks_are_all_cancelled_goes_on_appending(store: Store) -> None:
-    """What commits for a loop is no task: one could be cancelled before its first step, and nobody would be left."""
+    """What commits for a loop is no task: one could be cancelled, also before its first step."""
 
     async def session(i: int) -> None:
         try:
@@ -135,9 +135,9 @@ def test_a_loop_whose_tasks_are_all_cancelled_goes_on_appending(store: Store) ->
 
     for seconds in (0, 0, 0.001, 0.002, 0.005):
         asyncio.run(main(seconds))
-    assert {
-        event.event.note for i in range(3) for event in store.read(f"s{i}", after=store.head(f"s{i}").version - 1)
-    } == {"the last one"}
+    for i in range(3):
+        [newest] = store.read(f"s{i}", limit=1, backwards=True)
+        assert newest.event == Deposited(0, "the last one")
 
 
 def test_appends_do_not_need_a_thread_of_the_loops_executor(store: Store) -> None:
@@ -159,15 +159,15 @@ def test_appends_do_not_need_a_thread_of_the_loops_executor(store: Store) -> Non
 @pytest.mark.parametrize("when", ["queued", "committing", "answered"])
 def test_ctrl_c_in_one_thread_leaves_nobody_waiting_and_no_append_behind(store: Store, when: str) -> None:
     group, log = store.log._group, []
-    commit, answer = group._commit, commits._answer
+    answer: Any = commits._answer
+    inner: Any = {"queued": group._lead_queue, "committing": group._commit, "answered": answer}[when]
 
     def interrupted(*arguments: Any) -> Any:
         log.append(when)
         if len(log) == 1:
             raise KeyboardInterrupt
-        return {"committing": commit, "answered": answer, "queued": lead}[when](*arguments)
+        return inner(*arguments)
 
-    lead = group._lead_queue
     other = threading.Thread(target=lambda: suppressed(store, "other"))
     with pytest.MonkeyPatch.context() as patched:
         if when == "queued":
@@ -175,7 +175,7 @@ def test_ctrl_c_in_one_thread_leaves_nobody_waiting_and_no_append_behind(store: 
         elif when == "committing":
             patched.setattr(group, "_commit", interrupted)
         else:
-            patched.setattr(commits, "_answer", lambda *a: (answer(*a), interrupted(*a))[1])
+            patched.setattr(commits, "_answer", lambda *a: [answer(*a), interrupted(*a)])
         with group._leading:
             group._queue[commits._Slot(store.log.prepare("waits", [Deposited(1)], 0).append)] = None
         [slot] = group._queue
