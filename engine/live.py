@@ -119,8 +119,7 @@ class Live(Generic[S]):
 
     def _due(self) -> Due | None:
         """Return the snapshot that goes with the next append, if one is due: of the state as it is now."""
-        if self._spoilt:
-            self._check_sound()
+        self._check_sound()
         if not self.version or not self._snapshots.due(self._gathering.progress()):
             return None
         return self._encoded()

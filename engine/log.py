@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -153,18 +153,19 @@ class Log:
         time_ns = self.clock()
         codec = self.codec
         data, digests, records = [], [], []
-        blobs: Mapping[bytes, bytes] = NOTHING
-        new_types: list[type[Event]] | None = None
+        blobs: dict[bytes, bytes] | None = None
+        new_types: dict[type[Event], None] | None = None
         for event in events:
             one = codec.encode(event, time_ns, causation, correlation)
             data.append(one.data)
             digests.append(chain.digest(one.data))
             records.append(one.record)
             if one.blobs:
-                blobs = {**blobs, **one.blobs}
+                blobs = blobs if blobs is not None else {}
+                blobs |= one.blobs
             if type(event) not in self._described:
-                new_types = new_types or []
-                new_types.append(type(event))
+                new_types = new_types if new_types is not None else {}
+                new_types[type(event)] = None
         append = Append(
             stream,
             expected,
@@ -174,23 +175,22 @@ class Log:
             key,
             codec.content(events) if key is not None else b"",
             epoch,
-            blobs,
+            blobs or NOTHING,
             snapshot,
             dict(map(describe, new_types)) if new_types else NOTHING,
         )
-        return Prepared(append, records, new_types or ())
+        return Prepared(append, records, tuple(new_types or ()))
 
     def written(self, prepared: Prepared, outcome: Outcome) -> Written:
         """Return what was written; raise the outcome if it is a refusal."""
         if isinstance(outcome, Exception):
             raise outcome
-        appended = outcome
         # Only now: had the append been refused, its registry rows would not have been written.
-        if prepared.described and not appended.repeated:
+        if prepared.described and not outcome.repeated:
             self._described.update(prepared.described)
         data = prepared.append.records
         size = len(data[0]) if len(data) == 1 else sum(map(len, data))
-        return Written(appended, prepared.records, size)
+        return Written(outcome, prepared.records, size)
 
     # -- read ------------------------------------------------------------------------------------------
 

@@ -41,10 +41,6 @@ SEGMENT_MARK_ZSTD = b"S"
 """Of segments whose frames are zstandard: formats 4 and 5."""
 SEGMENT_FRONT = struct.Struct(">QHH")
 """The front of a segment: version of the first record, number of records, number of frames."""
-FRAME_CHECK = struct.Struct(">I")
-"""The front of a frame: the CRC-32 of the rest."""
-FRAME_SIZE_BYTES = 4
-"""What follows it: the bytes of the content, little-endian, as LZ4 has it in front of a block."""
 FRAME_ARRAY = struct.Struct(">BH")
 """The front of what is packed in a frame: `ARRAY_MARK`, number of records. A msgpack array, with the records."""
 ARRAY_MARK = 0xDC

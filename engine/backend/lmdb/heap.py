@@ -14,6 +14,6 @@ BLOCK_BYTES = 4 << 20
 def keep_heap() -> None:
     """Let the heap keep what is freed and soon needed again: allocate one block and free it, never using its pages.
 
-    Takes 10 µs, once or again. Elsewhere than on glibc it changes nothing.
+    Takes 30 µs, once or again. Elsewhere than on glibc it changes nothing.
     """
     bytes(BLOCK_BYTES)

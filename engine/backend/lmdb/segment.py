@@ -1,6 +1,6 @@
 """One sealed segment: how records are packed into it, and how they are taken out again. Pure: bytes in, bytes out.
 
-Frames that are written are LZ4 blocks (decision 0019): they unpack so fast that a fold from segments is no slower
+Frames that are written are LZ4 frames (decision 0019): they unpack so fast that a fold from segments is no slower
 than one from plain events. Segments of earlier builds hold zstandard frames, and are read as they are.
 """
 
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import struct
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-import lz4.block
+import lz4.frame
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import HASH_BYTES, Packed, Row
 from tailfold.engine.errors import RecordDamaged
@@ -128,9 +127,11 @@ class Segment:
         """Return the record bytes of a frame. It says itself: going through the lengths would cost a fold 3 %."""
         if self._zstd:
             return sum(self._lengths_of(self._starts[frame], self._starts[frame + 1]))
-        at = self._offsets[frame] + keys.FRAME_CHECK.size
-        size = self._value[at : at + keys.FRAME_SIZE_BYTES]  # what is wrong with it is found by unpacking
-        return int.from_bytes(size, "little") - keys.FRAME_ARRAY.size
+        try:
+            size: int = lz4.frame.get_frame_info(self._packed(frame))["content_size"]
+        except RuntimeError as error:
+            raise self._damaged(frame, f"cannot be unpacked: {error}") from None
+        return size - keys.FRAME_ARRAY.size
 
     def _frames_of(self, after: int, upto: int) -> Iterator[tuple[int, int, int]]:
         """Yield each frame that holds some of *after*+1..*upto*, with the places of the first and past the last."""
@@ -146,10 +147,9 @@ class Segment:
         body = self._frames[frame]
         if body is None:
             body = self._array(frame)
-            start, end = self._starts[frame], self._starts[frame + 1]
-            if len(body) != keys.FRAME_ARRAY.size + sum(self._lengths_of(start, end)):
-                why = f"the lengths of versions {self._named(frame)} do not fit"
-                raise RecordDamaged(self.stream, self.first + start, why)
+            lengths = self._lengths_of(self._starts[frame], self._starts[frame + 1])
+            if len(body) != keys.FRAME_ARRAY.size + sum(lengths):
+                raise self._damaged(frame, "has other lengths than its records")
             self._frames[frame] = body
             self.unpacked_bytes += len(body)
         begin = keys.FRAME_ARRAY.size + sum(self._lengths_of(self._starts[frame], low))
@@ -158,21 +158,22 @@ class Segment:
 
     def _array(self, frame: int) -> bytes:
         """Return a frame unpacked, as one msgpack array of its records; raise `RecordDamaged`."""
-        start, end = self._starts[frame], self._starts[frame + 1]
-        front = keys.FRAME_ARRAY.pack(keys.ARRAY_MARK, end - start)
-        packed = memoryview(self._value)[self._offsets[frame] : self._offsets[frame + 1]]
+        front = keys.FRAME_ARRAY.pack(keys.ARRAY_MARK, self._counts[frame])
+        packed = self._packed(frame)
         try:
             body = front + decompress(bytes(packed)) if self._zstd else _unpack(packed)
         except ValueError as error:
-            why = f"the segment of versions {self._named(frame)} cannot be unpacked: {error}"
-            raise RecordDamaged(self.stream, self.first + start, why) from None
+            raise self._damaged(frame, f"cannot be unpacked: {error}") from None
         if not body.startswith(front):
-            why = f"the segment of versions {self._named(frame)} holds another number of records"
-            raise RecordDamaged(self.stream, self.first + start, why)
+            raise self._damaged(frame, "holds another number of records")
         return body
 
-    def _named(self, frame: int) -> str:
-        return f"{self.first + self._starts[frame]}..{self.first + self._starts[frame + 1] - 1}"
+    def _packed(self, frame: int) -> memoryview:
+        return memoryview(self._value)[self._offsets[frame] : self._offsets[frame + 1]]
+
+    def _damaged(self, frame: int, why: str) -> RecordDamaged:
+        start, end = self.first + self._starts[frame], self.first + self._starts[frame + 1] - 1
+        return RecordDamaged(self.stream, start, f"the segment of versions {start}..{end} {why}")
 
 
 def pack(number: int, rows: Sequence[Row]) -> tuple[bytes, bytes]:
@@ -204,17 +205,24 @@ def pack(number: int, rows: Sequence[Row]) -> tuple[bytes, bytes]:
 
 
 def _pack(array: bytes) -> bytes:
-    block: bytes = lz4.block.compress(array, mode="high_compression", compression=LZ4_LEVEL)
-    return keys.FRAME_CHECK.pack(zlib.crc32(block)) + block
+    packed: bytes = lz4.frame.compress(
+        array,
+        compression_level=LZ4_LEVEL,
+        block_size=lz4.frame.BLOCKSIZE_MAX256KB,
+        block_linked=False,
+        block_checksum=True,
+        store_size=True,
+    )
+    return packed
 
 
 def _unpack(packed: memoryview) -> bytes:
     """Give back what was packed; raise ValueError for anything else."""
-    block = packed[keys.FRAME_CHECK.size :]
-    if len(packed) < keys.FRAME_CHECK.size or zlib.crc32(block) != keys.FRAME_CHECK.unpack_from(packed)[0]:
-        raise ValueError("its checksum does not fit")
     try:
-        array: bytes = lz4.block.decompress(block)
-    except (lz4.block.LZ4BlockError, MemoryError, OverflowError) as error:
+        array, length = lz4.frame.decompress(packed, return_bytes_read=True)
+    except (RuntimeError, MemoryError, OverflowError) as error:
         raise ValueError(str(error)) from None
-    return array
+    if length != len(packed):
+        raise ValueError("something stands behind it")
+    unpacked: bytes = array
+    return unpacked
