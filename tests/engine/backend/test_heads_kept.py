@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tailfold.engine import ANY, LmdbBackend, Store
-from tailfold.engine.backend.lmdb import backend as lmdb_backend
+from tailfold.engine.backend.lmdb import appends as lmdb_appends
 from tailfold.engine.backend.port import Append
 from tailfold.engine.errors import StreamDeleted, WrongVersion
 
@@ -49,7 +49,7 @@ def failing(backend: Any, work: Callable[[], Any]) -> None:
         backend._commit = commit
 
 
-def appends(store: Store, names: list[str], expected: list[int]) -> list[Append]:
+def prepared(store: Store, names: list[str], expected: list[int]) -> list[Append]:
     return [
         store.log.prepare(name, [Deposited(i)], version).append
         for i, (name, version) in enumerate(zip(names, expected, strict=True))
@@ -86,7 +86,7 @@ def test_two_handles_of_one_store_never_build_on_a_head_that_is_gone(todo: list[
                     failing(store.backend, partial(store.append, name, Deposited(1), expected=at))
                 elif what == "batch":
                     living = [n for n in NAMES if n not in deleted]
-                    batch = appends(store, living + living, [versions.get(n, 0) for n in living + living])
+                    batch = prepared(store, living + living, [versions.get(n, 0) for n in living + living])
                     outcomes = store.backend.commit(batch)
                     assert [isinstance(o, WrongVersion) for o in outcomes] == [False] * len(living) + [True] * len(
                         living
@@ -107,7 +107,7 @@ def test_two_handles_of_one_store_never_build_on_a_head_that_is_gone(todo: list[
 
 
 def test_heads_are_kept_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_backend, "HEADS_KEPT", 2)
+    monkeypatch.setattr(lmdb_appends, "HEADS_KEPT", 2)
     looked_up: list[set[str]] = []
     with Store.open(tmp_path / "s", sealing=False) as store:
         backend = store.backend
