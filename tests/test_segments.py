@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 import shutil
 import signal
@@ -264,3 +265,29 @@ def test_the_command_says_what_it_saved(tmp_path: Path) -> None:
     assert tailfold(tmp_path / "s", "verify").returncode == 0
     [stats] = json_lines(tailfold(tmp_path / "s", "stats", "--json"))
     assert stats["events"] == 1011
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep their heap in other ways")
+def test_a_fold_of_sealed_history_does_not_give_its_memory_back_again_and_again(tmp_path: Path) -> None:
+    """Counted in a fresh process: any larger block that was freed before would hide it."""
+    with Store.open(tmp_path / "s", snapshots=never, durability=Durability.RELAXED) as store:
+        for at in range(0, 8000, 500):
+            texts = [" ".join(str(i * j % 997) for j in range(350)) for i in range(at, at + 500)]
+            store.append("s", [Deposited(1, text) for text in texts], expected=at)
+        store.seal("s", whole=False)
+    script = (
+        "import resource, sys\n"
+        "from tailfold.engine import Store\n"
+        "from tailfold.snapshots import never\n"
+        "from tests.domain import account\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "with Store.open(sys.argv[1], snapshots=never) as store:\n"
+        "    store.load('s', account)\n"
+        "    before = faults()\n"
+        "    store.load('s', account)\n"
+        "    print(faults() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=120
+    )
+    assert int(done.stdout) < 100, done

@@ -47,8 +47,8 @@ class _Slot:
 class GroupCommit:
     """Gathers appends of threads and coroutines into batches for one backend.
 
-    Ctrl-C may fall between any two steps of whatever thread: no append that waits may be forgotten for it, and none
-    that its caller has given up may be committed later.
+    Ctrl-C may fall between any two steps of a thread: no append that waits may be forgotten for it, and none that
+    `submit` was interrupted with may be committed later.
     """
 
     def __init__(self, commit: Commit) -> None:

@@ -116,3 +116,17 @@ def test_json_is_utf8_whatever_the_terminal(tmp_path: Path) -> None:
 def test_a_line_that_turns_the_direction_of_text_is_shown_not_sent(tmp_path: Path) -> None:
     tailfold(tmp_path / "s", "run", "How much is \u202eabc?", "--model", "rules", "--run-id", "r-1")
     assert "\u202e" not in tailfold(tmp_path / "s", "list").stdout
+
+
+def test_ctrl_c_while_the_command_is_imported_leaves_no_traceback() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tailfold.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from tailfold.cli.entry import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -148,7 +148,9 @@ class Ahead:
         self._check_sound()
         standing = self._file.header()
         try:
-            mark = self._metas.mark() or self._metas.put_mark()  # on the disk before the header
+            # A new one whenever the store begins to be written to: a copy of it that goes on by itself is another
+            # store from then on. On the disk before the header.
+            mark = (self._metas.mark() if standing.active else b"") or self._metas.put_mark()
         except OSError as error:
             raise OutcomeUnknown(f"data.mdb of {self.path} cannot be marked ({error.strerror})") from error
         try:
@@ -360,6 +362,12 @@ def go_on(
     assert now is not None
     meta = metas.newest(now)
     file.write_header(active=False, txn=metas.txn_of(meta), meta=meta, store=header.store)
+    # Its pages are not those of another copy any more that is recovered by itself.
+    opened = metas.Metas(path / "data.mdb")
+    try:
+        opened.put_mark()
+    finally:
+        opened.close()
     file.mark_recovering(False)
 
 

@@ -75,8 +75,15 @@ class Environment:
             if file is not None:
                 self.ahead = Ahead(path, file, self.env, self.gate, noted=by_file)
         except BaseException as error:
+            cut_short = file is not None and file.alone and file.recovering
             self.env.close()
             give_up(file)
+            if cut_short and isinstance(error, lmdb.Error | MemoryError):
+                # Not `translated`: until it is through, the pages look damaged, and are not.
+                raise EngineError(
+                    f"the store at {path} was not closed, and cannot be recovered now ({error}). Nothing is lost:"
+                    " open it again where there is room for it, in memory (ulimit -v) and on the disk"
+                ) from error
             if isinstance(error, lmdb.Error):
                 raise translated(error, path) from error
             raise
@@ -98,10 +105,13 @@ class Environment:
             else:
                 keep_heap()
                 directory.prepare(path, create)
-                with ahead_file.opening(path):
-                    if create:
-                        directory.empty_unborn(path)
-                    shared = cls._open[key] = cls(path, durability, map_bytes)
+                try:
+                    with ahead_file.opening(path):
+                        if create:
+                            directory.empty_unborn(path)
+                        shared = cls._open[key] = cls(path, durability, map_bytes)
+                except OSError as error:  # no descriptors left, most likely
+                    raise EngineError(f"the store at {path} cannot be opened ({error.strerror})") from error
             shared.users += 1
             return shared
 
@@ -239,6 +249,8 @@ class Environment:
                 return self._prepare()
             except lmdb.MapResizedError:
                 self.env.set_mapsize(0)
+            except lmdb.MapFullError:  # the process that was killed had a larger one
+                self.env.set_mapsize(self.env.info()["map_size"] * 2)
 
     def _prepare(self) -> dict[str, lmdb._Database]:
         """Check the stamp and open the tables; make both in one transaction if the file is new (I10)."""

@@ -15,12 +15,20 @@ from tailfold.engine.backend.lmdb import ahead_file, metas
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
 from tailfold.engine.backend.lmdb.faults import check_pages, code_of, translated
 from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, Durability
-from tailfold.engine.errors import FormatTooNew, StoreDamaged, StoreFull, StoreNotFound, StoreReadOnly
+from tailfold.engine.errors import (
+    EngineError,
+    FormatTooNew,
+    StoreDamaged,
+    StoreFull,
+    StoreNotFound,
+    StoreReadOnly,
+)
 
 MAP_BYTES = 256 << 30
 """Address space reserved at open. The file is sparse: only what is written takes disk."""
 MAP_BYTES_LEAST = 1 << 28
 READERS_MAX = 1024
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _LMDB_MAJOR = 0  # new stores are made by the 0.9 engine: the format that ten years of tools read
 
 # Without this the interpreter stands still while the disk works, and an event loop with it. Costs nothing that
@@ -59,6 +67,8 @@ def begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | Non
             file.close()  # the error may be kept for long, and the lock with it
         if error.errno == errno.ENOSPC:
             raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
+        if error.errno in _NO_DESCRIPTORS:
+            raise
         raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None
     return file
 
@@ -125,8 +135,15 @@ def open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Envi
         except lmdb.Error as error:
             if existed and code_of(error) in (errno.EROFS, errno.EACCES, errno.EPERM):
                 return _open_to_read(path, map_bytes)
+            if "already open in this process" in str(error):  # lmdb has no class for it
+                raise EngineError(
+                    f"the store at {path} is open in this process already: it was when the process was forked, or"
+                    " it is under another name. Open it after the fork, under one name, or in a new process"
+                ) from None
             if not existed:
                 directory.discard(path)
+            if code_of(error) in _NO_DESCRIPTORS:
+                raise EngineError(f"the store at {path} cannot be opened ({error})") from None
             if code_of(error) == errno.ENOSPC:
                 raise StoreFull(f"no room left on the disk of {path}: the store was not made") from None
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None

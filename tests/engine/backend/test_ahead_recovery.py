@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
-from tailfold.engine import ANY, Store
+from tailfold.engine import ANY, LmdbBackend, Store
 from tailfold.engine.backend.lmdb import ahead, ahead_file, environment, metas
 from tailfold.engine.backend.lmdb.ahead_file import FILE, RECORDS_AT, AheadFile
 from tailfold.engine.errors import EngineError, StoreDamaged
@@ -55,6 +56,69 @@ def test_another_stores_data_is_not_written_over(appends: int, tmp_path: Path) -
         with Store.open(path) as store:
             assert store.head("mine").version == 2 * (appends + more - 2)
         kept.rename(path / FILE)
+
+
+@pytest.mark.parametrize("appends", [0, 1, 30, 90])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_copy_of_the_same_store_that_went_on_is_not_written_over(
+    appends: int, killed: bool, tmp_path: Path
+) -> None:
+    """Copied whole, after a kill or before; both go on, and the copy's data is put back over a killed one's."""
+    base, path, copy = tmp_path / "base", tmp_path / "s", tmp_path / "copy"
+    with Store.open(base) as store:
+        store.append("mine", [Deposited(i) for i in range(300)], expected=0)
+    shutil.copytree(base, copy)
+    with Store.open(base) as store:
+        for i in range(60):
+            store.append("mine", Deposited(i), expected=300 + i)
+        shutil.copytree(base, path)
+    if killed:
+        shutil.rmtree(copy)
+        shutil.copytree(path, copy)
+    there = 360 if killed else 300
+    with Store.open(copy) as store:
+        for i in range(appends):
+            store.append("mine", Deposited(i, "of the copy"), expected=there + i)
+    shutil.copy(copy / "data.mdb", path / "data.mdb")
+    before = (path / "data.mdb").read_bytes()
+    with pytest.raises(StoreDamaged, match=r"move data\.wal away"):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == before
+    (path / FILE).unlink()
+    with Store.open(path) as store:
+        assert store.head("mine").version == there + appends
+        assert store.verify().findings == []
+
+
+def test_a_map_that_is_too_small_for_a_recovery_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the address space is limited: the process that was killed had more of it."""
+    path = tmp_path / "s"
+    left_behind(path, 30)
+    go_on, sizes = ahead.go_on, []
+
+    def first_full(at: Path, file: AheadFile, noted: Any, env: lmdb.Environment, tables: Any) -> None:
+        sizes.append(env.info()["map_size"])
+        if len(sizes) == 1:
+            raise lmdb.MapFullError("full")
+        go_on(at, file, noted, env, tables)
+
+    monkeypatch.setattr(environment, "go_on", first_full)
+    with Store.open(backend=LmdbBackend(path, map_bytes=1 << 20)) as store:
+        assert store.head("a").version == 30
+    assert sizes == [1 << 20, 1 << 21]
+
+
+def test_a_recovery_that_finds_no_room_says_that_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    left_behind(path, 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(environment, "go_on", failing(lmdb.MemoryError("Cannot allocate memory")))
+        with pytest.raises(EngineError, match="Nothing is lost"):
+            Store.open(path)
+    with Store.open(path) as store:
+        assert sum(head.version for head in store.streams()) >= 30
 
 
 def test_a_compacted_copy_is_not_written_over(tmp_path: Path) -> None:

@@ -1,0 +1,14 @@
+"""Where the command begins: Ctrl-C while its modules are imported ends it as it does later, without a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Import the command line, and run it."""
+    try:
+        from tailfold.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
