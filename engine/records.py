@@ -128,6 +128,7 @@ class Codec:
         if not new:
             return
         with self._changing:
+            new = [t for t in new if t not in self._class_of]  # another thread may have been first
             added: dict[str, type[Event]] = {}
             for event_type in new:
                 check_event_type(event_type)
@@ -142,12 +143,14 @@ class Codec:
                 added[event_type.kind] = event_type
             self._types |= added
             self._forget_unusual(added)  # what was opaque may have to be lifted now
+            records: dict[type[Event], type[Any]] = {}
             for kind, event_type in added.items():
                 self._known[kind] = event_type.version
-                record = _record_class(tag_of(event_type), event_type)
+                record = records[event_type] = _record_class(tag_of(event_type), event_type)
                 self._classes[tag_of(event_type)] = record
-                self._class_of[event_type] = record
             self._compile()
+            # Only now: whoever finds a class here encodes with it, and decodes what comes out.
+            self._class_of |= records
 
     def adopt(self, upcasters: Upcasters) -> None:
         """Make the events and steps of *upcasters* known. Adopting them again is free.

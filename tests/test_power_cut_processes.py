@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tailfold.engine import ANY, Durability, Store
+from tailfold.engine.backend.lmdb import metas
 from tailfold.engine.errors import StoreClosed
 
 from tests.domain import Deposited
@@ -267,8 +268,11 @@ def test_i12_a_recovery_without_records_that_is_cut_short_is_done_again(tmp_path
     for left in ("data.mdb", "data.wal"):
         (tmp_path / left).write_bytes((path / left).read_bytes())
     versions(path)
-    # What was recovered is there, but for the new header.
+    # What was recovered is there, but for the new header, and the mark, which is written after it.
     (path / "data.wal").write_bytes((tmp_path / "data.wal").read_bytes())
+    with (path / "data.mdb").open("r+b") as data:
+        data.seek(metas.MARK_AT)
+        data.write((tmp_path / "data.mdb").read_bytes()[metas.MARK_AT : metas.MARK_AT + metas.MARK_BYTES])
     assert versions(path) == {"a": 5}
 
 

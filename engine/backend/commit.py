@@ -55,7 +55,8 @@ class GroupCommit:
         self._commit = commit
         self._leading = threading.Lock()
         self._queue: dict[_Slot, object] = {}
-        """What waits, in order. Whoever leads takes off, and answers before letting go of the lead."""
+        """What waits, in order. Whoever leads takes off, and answers before letting go of the lead; who is neither
+        here nor answered, seen with the lead, was forgotten."""
         self._turns: dict[asyncio.AbstractEventLoop, _LoopTurns] = {}
         self._making = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
@@ -68,8 +69,10 @@ class GroupCommit:
             self._queue[slot] = None
             while slot.outcome is None:
                 with self._leading:
-                    if slot.outcome is None:
+                    if slot in self._queue:
                         self._lead_queue()
+                    elif slot.outcome is None:  # whoever led was interrupted before it could answer
+                        slot.outcome = _interrupted()
         except BaseException:
             # Who is interrupted before anybody led has appended nothing; who is committed by another waits for it,
             # so that a look at the stream tells.
@@ -115,15 +118,11 @@ class GroupCommit:
         return True
 
     def _lead_queue(self) -> None:
-        batch: list[_Slot] = []
-        outcomes: Sequence[Outcome] | None = None
-        try:
-            for slot in list(self._queue)[:GROUP_MAX]:
-                batch.append(slot)
-                self._queue.pop(slot, None)
-            outcomes = self._outcomes([slot.append for slot in batch])
-        finally:
-            _answer(batch, outcomes)
+        batch = list(self._queue)[:GROUP_MAX]
+        for slot in batch:
+            self._queue.pop(slot, None)
+        for slot, outcome in zip(batch, self._outcomes([slot.append for slot in batch]), strict=True):
+            slot.outcome = outcome
 
     def _outcomes(self, appends: Sequence[Append]) -> Sequence[Outcome]:
         try:
@@ -131,30 +130,6 @@ class GroupCommit:
         except Exception as error:
             # The transaction was rolled back as a whole: everyone in it learns why, none may hang.
             return [error] * len(appends)
-
-
-def _answer(batch: list[_Slot], outcomes: Sequence[Outcome] | None) -> None:
-    """Give everyone an outcome, whatever interrupts: nobody else has these slots any more."""
-
-    def answer() -> None:
-        for i, slot in enumerate(batch):
-            if slot.outcome is None:
-                slot.outcome = outcomes[i] if outcomes is not None else _interrupted()
-
-    _to_the_end(answer)
-
-
-def _to_the_end(work: Callable[[], None]) -> None:
-    """Do *work*, which may be done twice, again until no Ctrl-C cuts it short; raise the last one then."""
-    again: KeyboardInterrupt | None = None
-    while True:
-        try:
-            work()
-            break
-        except KeyboardInterrupt as interrupt:
-            again = interrupt
-    if again is not None:
-        raise again
 
 
 class _LoopTurns:
@@ -212,17 +187,15 @@ class _LoopTurns:
 
     def _finish(self, batch: dict[asyncio.Future[Outcome], Append], outcomes: Sequence[Outcome] | None) -> None:
         given = outcomes if outcomes is not None else [_interrupted()] * len(batch)
-
-        def finish() -> None:
+        try:
             for future, outcome in zip(batch, given, strict=True):
                 if not future.done():  # else the waiter was cancelled
                     future.set_result(outcome)
+        finally:
             if self._waiting:
                 self._loop.call_soon(self._flush)
             else:
                 self._flushing = False
-
-        _to_the_end(finish)
 
 
 def _interrupted() -> OutcomeUnknown:

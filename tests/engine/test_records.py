@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -294,3 +296,28 @@ def test_a_retry_is_known_also_by_keys_that_are_not_texts(store: Store) -> None:
     assert store.append("s", Scored({1: {5}, 2: {1, 3}}), expected=0, key="k") == first._replace(repeated=True)
     with pytest.raises(KeyReused):
         store.append("s", Scored({1: {5}, 2: {1, 4}}), expected=0, key="k")
+
+
+def test_a_kind_that_several_threads_meet_at_once_is_stored_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds a class encodes with it and decodes what comes out: the decoder has to know it by then."""
+    codec, failed = Codec(lambda digest: None), []
+    compile_ = codec._compile
+
+    def encode() -> None:
+        try:
+            codec.encode(Deposited(1), 1, None, None)
+        except BadArgument as error:
+            failed.append(error)
+
+    other = threading.Thread(target=encode)
+
+    def compile_slowly() -> None:
+        other.start()
+        time.sleep(0.05)
+        compile_()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(codec, "_compile", compile_slowly)
+        codec.register([Deposited])
+    other.join(20)
+    assert not failed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from tailfold.engine import ANY, Store
-from tailfold.engine.backend import commit as commits
 from tailfold.engine.errors import EngineError
 
 from tests.domain import Deposited
@@ -56,38 +56,54 @@ def test_appends_do_not_need_a_thread_of_the_loops_executor(store: Store) -> Non
     assert store.backend.count() == (2, 2)
 
 
-@pytest.mark.parametrize("when", ["queued", "committing", "answered"])
+@pytest.mark.parametrize("when", ["queued", "committing", "committed"])
 def test_ctrl_c_in_one_thread_leaves_nobody_waiting_and_no_append_behind(store: Store, when: str) -> None:
-    group, log = store.log._group, []
-    answer: Any = commits._answer
-    inner: Any = {"queued": group._lead_queue, "committing": group._commit, "answered": answer}[when]
+    group, begun, interrupt = store.log._group, threading.Event(), threading.Event()
+    lead, commit = group._lead_queue, group._commit
 
-    def interrupted(*arguments: Any) -> Any:
-        log.append(when)
-        if len(log) == 1:
-            raise KeyboardInterrupt
-        return inner(*arguments)
-
-    other = threading.Thread(target=lambda: suppressed(store, "other"))
-    with pytest.MonkeyPatch.context() as patched:
+    def interrupted_lead() -> None:
+        begun.set()
+        interrupt.wait(20)
         if when == "queued":
-            patched.setattr(group, "_lead_queue", interrupted)
-        elif when == "committing":
-            patched.setattr(group, "_commit", interrupted)
-        else:
-            patched.setattr(commits, "_answer", lambda *a: [answer(*a), interrupted(*a)])
-        with group._leading:
-            group._queue[commits._Slot(store.log.prepare("waits", [Deposited(1)], 0).append)] = None
-        [slot] = group._queue
-        with pytest.raises(KeyboardInterrupt):
+            raise KeyboardInterrupt
+        lead()
+
+    def interrupted_commit(batch: Any) -> Any:
+        outcomes = commit(batch) if when == "committed" else None
+        if when != "queued":
+            raise KeyboardInterrupt
+        return outcomes or commit(batch)
+
+    raised: list[BaseException] = []
+
+    def leading() -> None:
+        try:
             store.append("mine", Deposited(1), expected=0)
-    other.start()
-    other.join(20)
-    assert not other.is_alive()
-    assert slot.outcome is not None, "who waits gets an answer, from this leader or the next"
-    mine = store.backend.head("mine")
-    assert (mine is not None) == (when == "answered"), "what its caller has given up is not committed later"
+        except KeyboardInterrupt as error:
+            raised.append(error)
+
+    others = [threading.Thread(target=suppressed, args=(store, f"other-{i}")) for i in range(3)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(group, "_lead_queue", interrupted_lead)
+        patched.setattr(group, "_commit", interrupted_commit)
+        leader = threading.Thread(target=leading)
+        leader.start()
+        assert begun.wait(20)
+        patched.setattr(group, "_lead_queue", lead)
+        for other in others:
+            other.start()
+        while len(group._queue) < 4:
+            time.sleep(0.001)
+        interrupt.set()
+        leader.join(20)
+        patched.setattr(group, "_commit", commit)
+    for other in others:
+        other.join(20)
+        assert not other.is_alive(), "who waits gets an answer, from this leader or the next"
+    assert len(raised) == 1
     assert not group._queue
+    mine = store.backend.head("mine")
+    assert (mine is not None) == (when == "committed"), "what its caller has given up is not committed later"
     assert store.verify().findings == []
 
 
