@@ -44,6 +44,11 @@ SEGMENT_FRONT = struct.Struct(">QHH")
 FRAME_ARRAY = struct.Struct(">BH")
 """The front of what is packed in a frame: `ARRAY_MARK`, number of records. A msgpack array, with the records."""
 ARRAY_MARK = 0xDC
+FRAME_FRONT = struct.Struct("<IBxQ")
+"""How an LZ4 frame begins: `FRAME_MAGIC`, the flags, a byte on blocks, the size of the content."""
+FRAME_MAGIC = 0x184D2204
+FRAME_SAYS_SIZE = 0b0100_1000
+"""Among the flags of an LZ4 frame: its format is version 1, and the size of the content is there."""
 EVENT_PREFIX = struct.Struct(">QQ")
 """The part of an event key that orders it: stream number, version."""
 POSITION_KEY = struct.Struct(">Q")

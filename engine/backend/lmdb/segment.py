@@ -24,11 +24,6 @@ FRAME_BYTES = 128 << 10
 """Records are compressed in frames of about this size, so that reading one version unpacks no more than that."""
 LZ4_LEVEL = 3
 """The first of LZ4's slower searches: a fifth smaller than the quick one; level 9 takes twice as long for 2 %."""
-_FRAME_FRONT = struct.Struct("<IBxQ")
-"""How an LZ4 frame begins: the magic number, the flags, a byte on blocks, the size of the content."""
-_FRAME_MAGIC = 0x184D2204
-_FLAGS_OF_SIZE = 0b0100_1000
-"""Version 1 of the format, and a size is there."""
 
 
 class Segment:
@@ -134,10 +129,10 @@ class Segment:
         if self._zstd:
             return sum(self._lengths_of(self._starts[frame], self._starts[frame + 1]))
         begin, end = self._offsets[frame], self._offsets[frame + 1]
-        if end - begin < _FRAME_FRONT.size:
+        if end - begin < keys.FRAME_FRONT.size:
             raise self._damaged(frame, "cannot be unpacked: its frame is too short")
-        magic, flags, size = _FRAME_FRONT.unpack_from(self._value, begin)
-        if magic != _FRAME_MAGIC or flags & _FLAGS_OF_SIZE != _FLAGS_OF_SIZE:
+        magic, flags, size = keys.FRAME_FRONT.unpack_from(self._value, begin)
+        if magic != keys.FRAME_MAGIC or flags & keys.FRAME_SAYS_SIZE != keys.FRAME_SAYS_SIZE:
             raise self._damaged(frame, "cannot be unpacked: it is no LZ4 frame that says its size")
         return int(size) - keys.FRAME_ARRAY.size
 
