@@ -28,12 +28,12 @@ class Checkpoint(NamedTuple):
 def find(backend: Backend, name: str) -> Checkpoint | None:
     """Return the checkpoint *name*, or None; raise `Corruption` if it cannot be read."""
     stored = backend.checkpoint(check_name(name))
-    return _read(name, stored) if stored is not None else None
+    return read(name, stored) if stored is not None else None
 
 
 def every(backend: Backend) -> Iterator[Checkpoint]:
     """Yield every checkpoint in byte order of the names; raise `Corruption` at one that cannot be read."""
-    return (_read(name, row) for name, row in backend.checkpoints())
+    return (read(name, row) for name, row in backend.checkpoints())
 
 
 def of_subscription(backend: Backend, name: str, stream: str | None) -> int | None:
@@ -73,7 +73,8 @@ def check_name(name: str) -> str:
     return check_stream_name(name)
 
 
-def _read(name: str, stored: bytes) -> Checkpoint:
+def read(name: str, stored: bytes) -> Checkpoint:
+    """Return the checkpoint that the row *stored* holds; raise `Corruption` if it cannot be read."""
     try:
         row = keys.decode_checkpoint_row(stored)
     except msgspec.MsgspecError as error:

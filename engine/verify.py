@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tailfold.engine.backend import chain
 from tailfold.engine.backend.port import Head, Row, Tombstone
+from tailfold.engine.checkpoints import read as read_checkpoint
 from tailfold.engine.errors import Corruption, RecordDamaged, SchemaError, StreamDeleted, StreamNotFound
 from tailfold.engine.events import Blob
 from tailfold.engine.log import ROWS_PER_PAGE, Log
@@ -59,7 +60,7 @@ def verify(
     """Check pages, and every event of *stream* or the store: versions (I1), positions (I2, I3), chain (I4).
 
     Of one stream, all that it sees is checked, also what a fork inherits; of a store, every stored event once, also
-    what only forks of a deleted stream still need.
+    what only forks of a deleted stream still need, and the checkpoints of followers.
 
     With *head*, a chain hash in hex that was noted elsewhere, the stream must also still contain that
     hash: cutting off the newest events, or rewriting the whole chain, shows too. *progress* is called
@@ -100,6 +101,7 @@ def verify(
         if own and tombstone in log.backend.tombstones():  # else a sweep was here meanwhile
             findings += own
     _verify_blobs(log, findings)
+    _verify_checkpoints(log, findings)
     after = log.backend.count()
     if log.backend.tombstones() != deleted:  # streams were deleted, or given back, meanwhile
         return Verified(streams, events, findings, None)
@@ -229,6 +231,30 @@ def _verify_blobs(log: Log, findings: list[Finding]) -> None:
             if Blob.digest_of(content) != digest:
                 findings.append(Finding(None, None, f"the content of blob {digest.hex()} is damaged"))
         after = page[-1][0]
+
+
+def _verify_checkpoints(log: Log, findings: list[Finding]) -> None:
+    """Check that each can be read, and is not past the end: its follower would pass over what comes next."""
+    for name, stored in log.backend.checkpoints():
+        try:
+            found = read_checkpoint(name, stored)
+            last = _end_of(log, found.stream)
+        except StreamDeleted:
+            continue
+        except Corruption as error:
+            findings.append(Finding(None, None, str(error)))
+            continue
+        if found.position > last:
+            of = "the store" if found.stream is None else f"stream {found.stream!r}"
+            what = f"checkpoint {name!r} is at {found.position}, and {of} ends at {last}: drop it"
+            findings.append(Finding(None, None, what))
+
+
+def _end_of(log: Log, stream: str | None) -> int:
+    if stream is None:
+        return log.backend.count()[1]
+    head = log.backend.head(stream)
+    return head.version if head is not None else 0
 
 
 def _contains(log: Log, head: Head, wanted: str) -> bool:

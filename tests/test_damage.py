@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,33 @@ def test_a_damaged_blob_is_found_and_never_given_out(tmp_path: Path) -> None:
     change_row(path, "blobs", lambda key: True, lambda *_: None)
     with Store.open(path) as store:
         assert [(f.stream, f.version) for f in store.verify().findings] == [("a", 1)]
+
+
+def test_a_checkpoint_that_cannot_be_read_or_is_past_the_end_is_found(tmp_path: Path) -> None:
+    path = small_store(tmp_path / "s")
+    with Store.open(path) as store:
+        list(store.subscribe(name="mails", follow=False))
+        list(store.subscribe("a", name="of a", follow=False))
+        store.append("gone", Deposited(1), expected=0)
+        list(store.subscribe("gone", name="of gone", follow=False))
+        list(store.subscribe("never", name="of none", follow=False))
+        store.delete("gone")
+        store.rewind("a", at=1)
+        assert store.verify().findings == []
+
+    def at(stream: str | None) -> Callable[[bytes, bytes], tuple[bytes, bytes]]:
+        return lambda key, _: (key, keys.encode(keys.CheckpointRow(9, stream, 0)))
+
+    for change, says in (
+        (at(None), "checkpoint 'mails' is at 9, and the store ends at 4: drop it"),
+        (at("a"), "checkpoint 'mails' is at 9, and stream 'a' ends at 3: drop it"),
+        (at("never"), "checkpoint 'mails' is at 9, and stream 'never' ends at 0: drop it"),
+        (lambda key, row: (key, row[:-1]), "checkpoint 'mails' cannot be read"),
+    ):
+        change_row(path, "checkpoints", lambda key: key == b"mails", change)
+        with Store.open(path) as store:
+            [finding] = store.verify().findings
+            assert says in str(finding)
 
 
 # -- from the command line -------------------------------------------------------------------------------
