@@ -37,7 +37,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def environments() -> dict[str, str]:
     """Return what each count depends on: a baseline holds for one of these only."""
     python = f"python {sys.version_info.major}.{sys.version_info.minor}"
-    binaries = [f"{name} {metadata.version(name)}" for name in ("lmdb", "msgspec")]
+    binaries = [f"{name} {metadata.version(name)}" for name in ("lmdb", "msgspec", "lz4")]
     exact = [f"python {platform.python_version()}", platform.python_compiler(), *binaries, platform.machine()]
     return {"bytecodes": python, "instructions": ", ".join(exact)}
 
@@ -116,7 +116,7 @@ def compare(baseline: dict[str, dict[str, dict[str, int]]], counts: dict[str, di
             name: {
                 "count": value,
                 "baseline": known.get(name),
-                "change": value / known[name] - 1 if known else None,
+                "change": value / known[name] - 1 if name in known else None,
             }
             for name, value in found.items()
         }

@@ -1,4 +1,4 @@
-"""The fixed set of operations that the guard counts: append, fold, resume, upcast, fork. Run as its own program.
+"""The fixed set of operations that the guard counts: append, fold, resume and so on. Run as its own program.
 
 ``python -m benchmarks.guard_operations bytecodes`` counts in Python and prints JSON; ``marks`` only marks where
 each operation begins and ends, for callgrind to cut its count there. Same clock, same data, no sync: nothing that
@@ -27,9 +27,10 @@ EVENTS = 1000
 TAIL = 100
 RESUMES = 5
 FORKS = 10
+READS = 20
 MAP_BYTES = 1 << 28
 """Valgrind does not give away as much address space as a store asks for by itself."""
-OPERATIONS = ("append", "fold", "resume", "upcast", "fork")
+OPERATIONS = ("append", "fold", "resume", "upcast", "fork", "sealed_fold", "sealed_read")
 
 
 def _open(path: Path, policy: Policy = never, durability: Durability = Durability.RELAXED, **more: Any) -> Store:
@@ -56,13 +57,18 @@ def prepare(folder: Path) -> dict[str, Callable[[], None]]:
         writing.append("s", old, expected=0)
     behind = _open(folder / "old", upcasters=upcast.declared())
 
+    with _open(folder / "sealed") as writing:
+        writing.append("s", events[:EVENTS], expected=0)
+        writing.seal("s", whole=False)
+    sealed = _open(folder / "sealed", events=session.events)
+
     def append() -> None:
         for _ in range(APPENDS):
             appended.append(next(fresh))
 
-    def fold() -> None:
+    def fold(of: Store = store) -> None:
         state = Session()
-        for _, records in store.log.record_pages("s", after=0, upto=EVENTS):
+        for _, records in of.log.record_pages("s", after=0, upto=EVENTS):
             state = session.fold_records(state, records, "s", 0)
         assert state.events == EVENTS
 
@@ -79,7 +85,16 @@ def prepare(folder: Path) -> dict[str, Callable[[], None]]:
             store.fork("s", name=name)
             assert store.load(name, session).version == EVENTS
 
-    found = dict(zip(OPERATIONS, (append, fold, resume, lift, fork), strict=True))
+    def read() -> None:
+        for version in range(1, EVENTS, EVENTS // READS):
+            [recorded] = sealed.read("s", after=version - 1, limit=1)
+            assert recorded.version == version
+
+    def fold_sealed() -> None:
+        fold(sealed)
+
+    works = (append, fold, resume, lift, fork, fold_sealed, read)
+    found = dict(zip(OPERATIONS, works, strict=True))
     for operation in found.values():
         operation()
     return found
