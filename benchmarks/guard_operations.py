@@ -28,6 +28,8 @@ TAIL = 100
 RESUMES = 5
 FORKS = 10
 READS = 20
+ROUNDS = 3
+"""How often an operation is run at most: to warm up, for a version of Python that needs it once more, to count."""
 MAP_BYTES = 1 << 28
 """Valgrind does not give away as much address space as a store asks for by itself."""
 OPERATIONS = ("append", "fold", "resume", "upcast", "fork", "sealed_fold", "sealed_read")
@@ -41,7 +43,7 @@ def _open(path: Path, policy: Policy = never, durability: Durability = Durabilit
 
 def prepare(folder: Path) -> dict[str, Callable[[], None]]:
     """Write what the operations work on, and return each of them, run once already so that caches are warm."""
-    events = [Returned(i // 4, f"c{i}", f"line {i} " * (1 + i % 60)) for i in range(EVENTS + 2 * APPENDS)]
+    events = [Returned(i // 4, f"c{i}", f"line {i} " * (1 + i % 60)) for i in range(EVENTS + ROUNDS * APPENDS)]
     store = _open(folder / "store")
     live = store.live("s", session)
     live.append(*events[: EVENTS - TAIL])
