@@ -118,12 +118,14 @@ def count_bytecodes(work: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
+    # From 3.12 on `f_trace_opcodes` is only heeded by a trace function that is set after some frame has asked for it.
+    rounds = 2 if sys.version_info >= (3, 12) else 1
     try:
-        if sys.version_info >= (3, 13):  # it heeds `f_trace_opcodes` from the second frame of a function on
-            work()
+        for _ in range(rounds):
             count = 0
-        work()
+            sys.settrace(trace)
+            work()
+            sys.settrace(None)
     finally:
         sys.settrace(before)
     return count
