@@ -118,7 +118,7 @@ def count_bytecodes(work: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
-    # From 3.12 on `f_trace_opcodes` is only heeded by a trace function that is set after some frame has asked for it.
+    # From 3.12 on `f_trace_opcodes` counts only for a trace function set after some frame has asked for it.
     rounds = 2 if sys.version_info >= (3, 12) else 1
     try:
         for _ in range(rounds):
