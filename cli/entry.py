@@ -6,8 +6,11 @@ import sys
 
 
 def main() -> None:
-    """Import the command line, and run it."""
+    """Import the command line, and run it. Ctrl-C waits until a command begins: see `interrupts`."""
     try:
+        from tailfold.cli import interrupts
+
+        interrupts.hold_back()
         from tailfold.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tailfold.cli.interrupts import held_back, let_through
 from tailfold.engine import Store
 from tailfold.engine.backend.lmdb import check_pages
 from tailfold.engine.errors import EngineError, StoreDamaged, StoreFull
@@ -36,10 +37,11 @@ def probe(path: Path, look: Callable[[Store], object], *, create: bool = False) 
     if not hasattr(os, "fork"):
         return _look(path, look, create)
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _in_child(path, look, create, writing)
+    with held_back():  # hooks run after a fork, and what is raised in them is passed over
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _in_child(path, look, create, writing)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         message = pipe.read()
@@ -92,6 +94,7 @@ def _in_child(path: Path, look: Callable[[Store], object], create: bool, writing
         os.dup2(quiet, 2)  # LMDB prints its failed assertions
         faulthandler.disable()  # the parent says what is wrong
         try:
+            let_through()
             _send(writing, pickle.dumps(_look(path, look, create)))
         except (EngineError, OSError, KeyboardInterrupt) as error:
             _send(writing, pickle.dumps(error))

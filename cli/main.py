@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tailfold.cli import interrupts
 from tailfold.cli.commands import bench, follow, forks, journal, migrate, runs, schema, snapshots
 from tailfold.cli.commands import list as list_command
 from tailfold.cli.commands import store as store_commands
@@ -18,6 +19,7 @@ from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
 from tailfold.cli.options import STORE_VARIABLE
 from tailfold.engine.errors import EngineError
+from typer.core import TyperCommand
 
 DEBUG_VARIABLE = "TAILFOLD_DEBUG"
 
@@ -85,11 +87,26 @@ def _root(
         os.environ[STORE_VARIABLE] = str(store)
 
 
+class _Command(TyperCommand):
+    """A command that can be interrupted once its arguments are read: Typer imports and builds much for that."""
+
+    def invoke(self, ctx: Any) -> Any:
+        interrupts.let_through()
+        return super().invoke(ctx)
+
+
+for _app in (app, *(group.typer_instance for group in app.registered_groups)):
+    for _command in _app.registered_commands if _app is not None else ():
+        _command.cls = _Command
+
+
 def main() -> None:
     """Run the command line and exit with one of the codes of `exits.Exit`."""
     _replace_closed_streams()
     signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: the terminal is put right, and what to do is said
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    interrupts.hold_back()  # all is done: it should not look as if it were not
+    sys.exit(code)
 
 
 def _replace_closed_streams() -> None:

@@ -17,6 +17,7 @@ import msgspec
 import typer
 from tailfold.cli.console import emit, note, one_line, plain, say, thinking
 from tailfold.cli.exits import Exit
+from tailfold.cli.interrupts import run_async
 from tailfold.cli.options import (
     STORE_DEFAULT,
     CatalogOption,
@@ -228,7 +229,7 @@ def replay(
             origin = started.origins.get(CATALOGUE_INPUT, SHIPPED)
             agent = _agent(None if origin == SHIPPED else Path(origin))
         try:
-            done = asyncio.run(replay_run(opened, run, agent, live_tools=live_tools))
+            done = run_async(lambda: replay_run(opened, run, agent, live_tools=live_tools))
         except ReplayDiverged as error:
             _show_divergence(error, as_json)
             raise
@@ -260,7 +261,7 @@ def _drive(
             if status is not None:
                 status.update(plain(f"{run_id}: {_progress(event)}"))
 
-        state = asyncio.run(work(opened, on_event))
+        state = run_async(lambda: work(opened, on_event))
     version = opened.head(run_id).version
     if as_json:
         emit(_summary(run_id, version, state))

@@ -187,12 +187,21 @@ class _LoopTurns:
 
     def _finish(self, batch: dict[asyncio.Future[Outcome], Append], outcomes: Sequence[Outcome] | None) -> None:
         given = outcomes if outcomes is not None else [_interrupted()] * len(batch)
+        self._hand_out(dict(zip(batch, given, strict=True)))
+
+    def _hand_out(self, outcomes: dict[asyncio.Future[Outcome], Outcome]) -> None:
+        """Give each waiter its outcome, and go on with who waits now; cut short, the rest comes in another turn."""
         try:
-            for future, outcome in zip(batch, given, strict=True):
-                if not future.done():  # else the waiter was cancelled
-                    future.set_result(outcome)
+            for future in list(outcomes):
+                try:  # noqa: SIM105 - for each event: `suppress` would cost two calls
+                    future.set_result(outcomes[future])
+                except asyncio.InvalidStateError:
+                    pass  # cancelled, maybe just now: the handler of Ctrl-C cancels a task between any two lines
+                del outcomes[future]
         finally:
-            if self._waiting:
+            if outcomes:
+                self._loop.call_soon(self._hand_out, outcomes)
+            elif self._waiting:
                 self._loop.call_soon(self._flush)
             else:
                 self._flushing = False

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tailfold.engine import ANY, Store
+from tailfold.engine.backend.commit import GroupCommit, _LoopTurns
 from tailfold.engine.errors import EngineError
 
 from tests.domain import Deposited
@@ -38,6 +39,45 @@ def test_a_loop_whose_tasks_are_all_cancelled_goes_on_appending(store: Store) ->
     for i in range(3):
         [newest] = store.read(f"s{i}", limit=1, backwards=True)
         assert newest.event == Deposited(0, "the last one")
+
+
+class Raced:
+    """A future that is cancelled, by the handler of Ctrl-C, between a look whether it is done and its result."""
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, outcome: object) -> None:
+        raise asyncio.InvalidStateError("invalid state")
+
+
+class Cut(Raced):
+    """A future at which Ctrl-C comes, in a loop that goes on."""
+
+    def set_result(self, outcome: object) -> None:
+        if not vars(self):
+            self.cut = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("first", [Raced, Cut])
+def test_a_waiter_that_is_gone_while_outcomes_are_given_out_keeps_nobody_waiting(first: type[Raced]) -> None:
+    def commit(appends: Any) -> list[Any]:
+        return [(append, "done") for append in appends]
+
+    loop = asyncio.new_event_loop()
+    try:
+        turns: Any = _LoopTurns(GroupCommit(commit), loop)
+        turns._waiting[first()] = "a"
+        waiting = [turns.queue(one) for one in ("b", "c")]
+        for _ in range(3):
+            with suppress(KeyboardInterrupt):
+                loop.run_until_complete(asyncio.wait_for(asyncio.gather(*waiting), 5))
+        assert [future.result() for future in waiting] == [("b", "done"), ("c", "done")]
+        again = turns.queue("d")
+        assert loop.run_until_complete(asyncio.wait_for(again, 5)) == ("d", "done")
+    finally:
+        loop.close()
 
 
 def test_appends_do_not_need_a_thread_of_the_loops_executor(store: Store) -> None:
