@@ -176,9 +176,12 @@ class RecordDamaged(Corruption):
     """One stored event, or what the store keeps about it, is not what was written."""
 
     def __init__(self, stream: str, version: int, why: str) -> None:
+        before = (
+            f"what is before it can be read with --at, and kept: fork --at {version - 1}, " if version > 1 else ""
+        )
         super().__init__(
-            f"stream {stream!r} version {version} is damaged: {why}. Nothing was changed;"
-            " restore a copy, or read the versions before it with --at"
+            f"stream {stream!r} version {version} is damaged: {why}. Nothing was changed; restore a copy."
+            f" To go on without it: {before}delete --reroot, gc"
         )
         self.stream = stream
         self.version = version

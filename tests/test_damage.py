@@ -205,6 +205,23 @@ def test_one_changed_byte_of_one_event_is_exit_7_naming_stream_and_version(versi
     assert (copy / "data.mdb").read_bytes() == before, "the store is left as it was"
 
 
+def test_the_store_goes_on_without_a_damaged_run(copy: Path) -> None:
+    change_event(copy, 7, lambda data: flip(data, 40))
+    assert tailfold(copy, "run", QUESTION, "--model", "rules", "--run-id", "r-2").returncode == 0
+    listed = tailfold(copy, "list")
+    assert listed.returncode == 7
+    assert "fork --at 6, delete --reroot, gc" in listed.stderr
+    for at in ("7", "600"):
+        assert tailfold(copy, "fork", "r-1", "--at", at).returncode == 7
+    assert tailfold(copy, "fork", "r-1", "--at", "6", "--as", "kept").returncode == 0
+    assert tailfold(copy, "resume", "kept").returncode == 0
+    assert tailfold(copy, "delete", "r-1").returncode == 9, "the fork rests on it"
+    assert tailfold(copy, "delete", "r-1", "--reroot").returncode == 0
+    assert tailfold(copy, "gc").returncode == 0
+    assert sorted(row["run"] for row in json_lines(tailfold(copy, "list", "--json"))) == ["kept", "r-2"]
+    assert tailfold(copy, "verify").returncode == 0
+
+
 def test_an_edited_result_does_not_pass_replay(copy: Path) -> None:
     change_event(copy, 9, lambda data: data.replace(b"60.00", b"61.00"))
     assert tailfold(copy, "replay", "r-1").returncode == 7

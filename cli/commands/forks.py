@@ -59,7 +59,7 @@ def fork(
 
       tailfold fork r-1 --at 4 --as r-1-b && tailfold resume r-1-b --question "And for 50 seats?"
     """
-    with _open_to_change(store, run) as opened:
+    with _open_to_change(store, run, at) as opened:
         stream = run_named(opened, run)
         made = opened.fork(stream, at=at, name=check_run_id(name) if name is not None else None)
         _show_fork(opened, made, run, as_json)
@@ -82,7 +82,7 @@ def rewind(
 
       tailfold resume r-1
     """
-    with _open_to_change(store, run) as opened:
+    with _open_to_change(store, run, at) as opened:
         if run.startswith(":"):
             raise BadArgument("rewind moves the head of a run: name the run, without the colon")
         stream = run_named(opened, run)
@@ -210,7 +210,8 @@ def delete(
 ) -> None:
     """Delete a run: nobody can read it any more, and a tombstone keeps its name. gc gives the space back.
 
-    Refused while forks rest on it (exit 9), unless --reroot; and while it is driven (exit 4).
+    Refused while forks rest on it (exit 9), unless --reroot; and while it is driven (exit 4). A run with damaged
+    events can be deleted, too; a fork before them keeps what is sound.
 
     Examples:
 
@@ -218,7 +219,7 @@ def delete(
 
       tailfold delete r-1 --reroot && tailfold gc
     """
-    with _open_to_change(store, run) as opened:
+    with _open_to_change(store, run, 0) as opened:
         stream = run_named(opened, run)
         opened.delete(stream, reroot=reroot, drop_heads=stream != run)
         if as_json:
@@ -261,13 +262,17 @@ def gc(dry_run: DryRunOption = False, as_json: JsonOption = False, store: StoreO
     say(f"{shown['blobs']} blobs ({shown['blob_bytes']} bytes)")
 
 
-def _open_to_change(store: Path | None, run: str) -> Store:
-    """Open the store for writing, after a probe that it is sound and that *run* can be read."""
+def _open_to_change(store: Path | None, run: str, upto: int) -> Store:
+    """Open the store for writing, after a probe that it is sound and that *run* can be read up to *upto*.
+
+    No further: a fork before a damaged event, and deleting the run, are the ways to go on without it.
+    """
     path = store_path(store)
 
     def look(opened: Store) -> None:
         check_before_writing(opened, path)
-        check_run(opened, run_named(opened, run))
+        stream = run_named(opened, run)
+        check_run(opened, stream, at=min(upto, opened.head(stream).version))
 
     probe(path, look)
     return open_to_drive(store)
