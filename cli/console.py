@@ -30,6 +30,16 @@ def say(text: str) -> None:
     sys.stdout.write(_printable(text) + "\n")
 
 
+def clock_text(time_ns: int) -> str:
+    """Return a time as a line of a journal shows it: date and milliseconds, UTC."""
+    return time_text(time_ns)[:23].replace("T", " ")
+
+
+def plural(count: int, one: str) -> str:
+    """Return a number with its noun: 1 finding, 2 findings."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
 def note(text: str) -> None:
     """Print a line about the answer, on stderr."""
     sys.stdout.flush()

@@ -124,9 +124,10 @@ class RunEnded(EngineError):
     """The run has ended, so there is nothing to resume."""
 
     def __init__(self, stream: str, reason: str) -> None:
+        more = "a larger --max-turns" if reason == "budget_exhausted" else "another --question"
         super().__init__(
-            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, fork it at an"
-            " earlier event, or start a new run"
+            f"run {stream!r} has ended ({reason}): look at it with show, state or replay, go on in a fork of it"
+            f" with {more}, or start a new run"
         )
         self.stream = stream
         self.reason = reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -69,6 +70,10 @@ class Fold(Generic[S]):
         def register(handler: Callable[[S, E], S | None]) -> Callable[[S, E], S | None]:
             if event_type in self._handlers:
                 raise BadArgument(f"fold {self.name!r} has two handlers for {event_type.kind!r}")
+            if inspect.iscoroutinefunction(handler):
+                raise BadArgument(
+                    f"fold {self.name!r}: the handler of {event_type.kind!r} is a coroutine, and a fold cannot wait"
+                )
             self._handlers[event_type] = handler
             return handler
 

@@ -142,7 +142,7 @@ class Log:
         events = tuple(events)  # it may be an iterator, and is gone through more than once
         if not events:
             raise BadArgument(f"nothing to append to stream {stream!r}: give at least one event")
-        if type(expected) is not int or (expected < 0 and expected not in (ANY, EXISTS)):
+        if expected is not ANY and expected is not EXISTS and (type(expected) is not int or expected < 0):
             raise BadArgument(f"expected is a version from 0 on, ANY or EXISTS, not {expected!r}")
         if key is not None:
             _check_text("an idempotency key", key, KEY_CHARS_MAX)

@@ -45,6 +45,8 @@ S = TypeVar("S")
 POINTS_MOST = 64
 """Snapshot points that are tried: all of them for short histories, spread evenly over long ones."""
 HASH_SEEDS = ("0", "4242")
+LINES_SHOWN = 8
+"""Of what another process said before it failed: the lines that led there, and the error."""
 
 
 class LawBroken(AssertionError):
@@ -95,8 +97,11 @@ def check_hash_seeds(fold: Fold[S], events: Sequence[Event]) -> None:
             timeout=120,
         )
         if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise LawBroken(f"fold {fold.name!r} could not be folded in another process: {last}")
+            last = "\n  ".join(done.stderr.decode(errors="replace").strip().splitlines()[-LINES_SHOWN:])
+            raise LawBroken(
+                f"fold {fold.name!r} could not be folded in another process, which imports its module anew (so that"
+                f" may do nothing but define). It ended with:\n  {last}"
+            )
         hashes.add(done.stdout.split()[-1])
     hashes.add(FoldFacts(fold).codec.hash(_folded(fold, events)).encode())
     if len(hashes) > 1:

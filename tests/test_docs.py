@@ -92,28 +92,28 @@ def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
 
 def _python_of_the_readme() -> list[str]:
     found = blocks(README, "python")
-    assert len(found) == 5
-    forking = next(block for block in found if ".fork(" in block)
-    found.remove(forking)
-    return [*found[:3], forking, found[3]]
+    assert len(found) == 6
+    return found
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
-    first, growing, following, forking, laws = _python_of_the_readme()
-    definitions, use = re.split(r"\n+with Store", growing, maxsplit=1)
+    first, chat_room, talk, following, laws, forking = _python_of_the_readme()
     programs = {
         "first.py": first,
-        "chat_room.py": definitions,
-        "second.py": f"from chat_room import *\nwith Store{use}",
+        "chat_room.py": chat_room,
+        "talk.py": talk,
         "third.py": following,
         "fourth.py": re.split(r"\n+with Store", first, maxsplit=1)[0] + "\n\n\n" + forking,
         "test_readme.py": laws,
     }
     for name, code in programs.items():
+        said = re.match(r"# (\S+\.py)", code)
+        assert said is None or said[1] == name
         (tmp_path / name).write_text(code)
     for name, printed in (
         ("first.py", "seats_bought"),
-        ("second.py", ""),
+        ("talk.py", ""),
+        ("talk.py", ""),
         ("third.py", "mail about customer-7@2"),
         ("fourth.py", ""),
     ):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import emit, note, one_line, say_line, time_text
+from tailfold.cli.console import clock_text, emit, note, one_line, say_line
 from tailfold.cli.guard import probe
 from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
 from tailfold.engine import Opaque, Recorded, Store
@@ -109,7 +109,7 @@ def _show(recorded: Recorded, everything: bool, as_json: bool) -> None:
         emit(line_of(recorded))
         return
     content = one_line(line_of(recorded)["payload"], 10_000)
-    clock = time_text(recorded.time_ns)[11:23]
+    clock = clock_text(recorded.time_ns)
     if everything:
         say_line(f"{recorded.position:>6}  {recorded.event_id:<14}  {clock}  {recorded.kind:<15} {content}")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from tailfold.cli.options import (
 from tailfold.engine import Head, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
 from tailfold.engine.agent.state import run_fold
-from tailfold.engine.errors import BadArgument, HeadMoved
+from tailfold.engine.errors import BadArgument, EngineError, HeadMoved
 from tailfold.engine.exporting import line_of
 from tailfold.engine.forks import Branch, changed
 from tailfold.engine.names import check_run_id
@@ -57,7 +58,7 @@ def fork(
 
       tailfold fork r-1 --at 4 --as r-1-b
 
-      tailfold fork r-1 --at 4 --as r-1-b && tailfold resume r-1-b --question "And for 50 seats?"
+      tailfold fork r-1 --at 4 --as r-1-b && tailfold resume r-1-b --question "And Notion Plus for 50 seats?"
     """
     with _open_to_change(store, run, at) as opened:
         stream = run_named(opened, run)
@@ -101,7 +102,25 @@ def _show_fork(opened: Store, made: Head, run: str, as_json: bool) -> None:
         return
     say(made.stream)
     means = f"; {', '.join(heads)} now means it" if heads else ""
-    note(f"{made.stream} has events 1..{made.version} of {run}{means}. Go on with: tailfold resume {made.stream}")
+    note(
+        f"{made.stream} has events 1..{made.version} of {run}{means}. Go on with: tailfold resume {made.stream}"
+        f"{_what_it_needs(opened, made)}"
+    )
+
+
+def _what_it_needs(opened: Store, made: Head) -> str:
+    """Return the option without which a fork of a run that had ended is not resumed."""
+    reason = None
+    with suppress(EngineError):  # the fork is made, whatever cannot be read of it
+        if is_own_run(opened, made.stream):
+            reason = opened.load(made.stream, run_fold).state.reason
+    match reason:
+        case None:
+            return ""
+        case "budget_exhausted":
+            return " --max-turns N (its turns had run out)"
+        case _:
+            return ' --question "…" (it had ended)'
 
 
 def tree(

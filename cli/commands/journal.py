@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any
 
 import msgspec
 import typer
-from tailfold.cli.console import counting, emit, note, one_line, say, say_line, time_text, write_line
+from tailfold.cli.console import clock_text, counting, emit, note, one_line, say, say_line, write_line
 from tailfold.cli.options import (
     AtOption,
     JsonOption,
@@ -29,12 +29,12 @@ from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.exporting import export as export_lines
 from tailfold.engine.exporting import line_of
-from tailfold.engine.names import check_stream_name
+from tailfold.engine.names import check_run_id
 from tailfold.snapshots import state_hash, to_plain
 
 
 def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, store: StoreOption = None) -> None:
-    """Show a journal, one line an event.
+    """Show a journal, one line an event. Times are UTC.
 
     Examples:
 
@@ -51,7 +51,7 @@ def show(run: RunArgument, at: AtOption = None, as_json: JsonOption = False, sto
             else:
                 content = one_line(line["payload"], 10_000)
                 opaque = " (unknown kind)" if isinstance(recorded.event, Opaque) else ""
-                clock = time_text(recorded.time_ns)[11:23]
+                clock = clock_text(recorded.time_ns)
                 say_line(f"{recorded.version:>4}  {clock}  {recorded.kind:<15}{opaque} {content}")
 
 
@@ -153,7 +153,7 @@ def import_run(
       ssh other tailfold export r-1 | tailfold import - --as r-1-copy
     """
     if name is not None:
-        check_stream_name(name)
+        check_run_id(name)
     with _seekable(file) as lines:
         total = sum(1 for _ in lines)
         lines.seek(0)

@@ -40,7 +40,7 @@ from tailfold.engine.agent.events import (
     ToolCalled,
     TurnStarted,
 )
-from tailfold.engine.agent.loop import Agent, check_max_turns
+from tailfold.engine.agent.loop import MAX_TURNS_MOST, Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
@@ -137,7 +137,8 @@ def resume(
         bool,
         typer.Option(
             "--take-over",
-            help="Push aside a driver that cannot be seen from here (another container or machine).",
+            help="Push aside whoever drives it, for a driver that cannot be seen from here (another container or"
+            " machine). If it lives, its next append is refused: it ends with exit 9.",
         ),
     ] = False,
     kill_after: KillAfterOption = None,
@@ -148,7 +149,7 @@ def resume(
 
     The run keeps its model and the catalogue that it started with, unless it is told otherwise, which is written
     into the journal. A run that has ended is not driven again: its answer is printed, and the exit code is 3. To
-    ask "what if", fork it first.
+    ask "what if", fork it first: a fork goes on with another question, or with more turns if they had run out.
 
     Examples:
 
@@ -223,6 +224,8 @@ def replay(
         run = run_named(opened, run)
         started = begin_of(opened, run)
         agent = _recorded_agent(started)
+        if catalog is not None and not live_tools:
+            note("without --live-tools no tool runs, so nothing is read from the catalogue")
         if catalog is not None:
             agent = _agent(catalog)
         elif live_tools:
@@ -271,6 +274,11 @@ def _drive(
         turns = "1 turn" if state.turn == 1 else f"{state.turn} turns"
         why = f"; the model's last error: {one_line(failures[-1], 300)}" if failures else ""
         note(f"run {run_id} ended without an answer: {state.reason} after {turns}{why}")
+        where, fork = _where(store), f"{run_id}-on"
+        note(
+            f"to go on: tailfold fork {run_id} --at {version} --as {fork}{where} && tailfold resume {fork}"
+            f" --max-turns {min(2 * state.max_turns, MAX_TURNS_MOST)}{where}"
+        )
         raise typer.Exit(Exit.UNEXPECTED)
 
 
@@ -282,10 +290,14 @@ def _telling_how_to_resume(opened: Store, run_id: str, store: Path | None) -> It
         if opened.backend.head(run_id) is None:
             note("interrupted before the run was started; nothing was written")
         else:
-            path = store_path(store)
-            where = "" if path == Path(STORE_DEFAULT) else f" --store {shlex.quote(str(path))}"
-            note(f"interrupted; nothing is lost. Go on with: tailfold resume {run_id}{where}")
+            note(f"interrupted; nothing is lost. Go on with: tailfold resume {run_id}{_where(store)}")
         raise KeyboardInterrupt from None
+
+
+def _where(store: Path | None) -> str:
+    """Return the option that names the store in a command for the user, empty if it needs none."""
+    path = store_path(store)
+    return "" if path == Path(STORE_DEFAULT) else f" --store {shlex.quote(str(path))}"
 
 
 def _progress(event: Event) -> str:

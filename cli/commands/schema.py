@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.console import emit, note, one_line, progress_bar, say, table
+from tailfold.cli.console import emit, note, one_line, plural, progress_bar, say, table
 from tailfold.cli.exits import Exit, exit_of
 from tailfold.cli.guard import probe
 from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
@@ -90,7 +90,10 @@ def lock(
         return
     if not done.first:
         _say(done.checked.verdicts)
-    say(f"{lock_file}: {done.kinds} kinds in {done.versions} versions, {len(upcasters)} steps")
+    say(
+        f"{lock_file}: {plural(done.kinds, 'kind')} in {plural(done.versions, 'version')},"
+        f" {plural(len(upcasters), 'step')}"
+    )
     say(f"{corpus_path(lock_file)}: {done.golden} golden payloads, {done.taken} of them new")
     if done.refused:
         note(

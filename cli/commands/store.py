@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Annotated, Any
 
 import typer
-from tailfold.cli.console import emit, note, progress_bar, say, table
+from tailfold.cli.console import emit, note, plural, progress_bar, say, table
 from tailfold.cli.exits import Exit
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.cli.options import JsonOption, StoreOption, open_all, open_store, open_to_drive, run_named, store_path
@@ -89,9 +89,9 @@ def verify(
             if result.sound and result.head:
                 say(f"{run} is sound: {result.events} events, head {result.head.hash.hex()}")
             elif result.sound:
-                say(f"the store is sound: {result.streams} streams, {result.events} events")
+                say(f"the store is sound: {plural(result.streams, 'stream')}, {plural(result.events, 'event')}")
         if not result.sound:
-            note(f"{len(result.findings)} findings; nothing was changed. Restore a copy")
+            note(f"{plural(len(result.findings), 'finding')}; nothing was changed. Restore a copy")
             raise typer.Exit(Exit.CORRUPTION)
 
 
@@ -106,7 +106,7 @@ def seal(
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
-    """Pack events into compressed segments: about a fifth of the space, for text as agents write it.
+    """Pack events into compressed segments: about a third of the space, for text as agents write it.
 
     Changes no byte of an event, no hash and no answer; reading one old event takes a little longer. Long runs are
     packed by themselves, behind their snapshots; this is for runs that have ended. The file keeps its size: the
@@ -138,7 +138,8 @@ def seal(
         if as_json:
             emit({"streams": len(streams), **total._asdict()})
         elif total.events:
-            say(f"sealed {total.events} events of {len(streams)} streams in {total.segments} segments:")
+            what = f"{plural(total.events, 'event')} of {plural(len(streams), 'stream')}"
+            say(f"sealed {what} in {plural(total.segments, 'segment')}:")
             say(f"{total.record_bytes} bytes take {total.segment_bytes}")
         else:
             say("everything is sealed that can be")
@@ -174,7 +175,8 @@ def stats(as_json: JsonOption = False, store: StoreOption = None) -> None:
             emit(shown)
             return
         say(f"store {shown['store']}, format {opened.format}")
-        say(f"{usage['streams']} streams, {usage['events']} events, {shown['event_bytes']} bytes of records,")
+        what = f"{plural(usage['streams'], 'stream')}, {plural(usage['events'], 'event')}"
+        say(f"{what}, {shown['event_bytes']} bytes of records,")
         say(f"data.mdb of {usage['file_bytes']} bytes, write-ahead file of {usage['ahead_bytes']} bytes")
         say("pages: " + ", ".join(f"{share} {size}" for share, size in shown["bytes"].items()))
         say("")

@@ -216,6 +216,8 @@ def _gone_on(row: RunRow, recorded: Recorded) -> RunRow:
             changes = {"resumes": row.resumes + 1, "asked_ns": 0}  # the reply that was waited for is lost
         case RunRedirected(question=question, model=model, max_turns=max_turns):
             changes = {"model": model or row.model, "max_turns": max_turns or row.max_turns}
+            if max_turns is not None and row.reason == "budget_exhausted":
+                changes |= {"status": "running", "reason": None}
             if question is not None:
                 changes |= {"question": _cut(question), "status": "running", "reason": None, "answer": None}
         case RunEnded(reason=reason, answer=answer):

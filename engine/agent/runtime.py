@@ -171,7 +171,8 @@ async def resume(
 
     *make_agent* gets the first event, *make_model* the name of the model. The new driver and the process it
     took over from are recorded as run_resumed. With *redirect* the run goes on with another question, model or
-    budget, recorded as well; a fork whose inherited history has ended is opened again by another question.
+    budget, recorded as well; a fork whose inherited history has ended is opened again by another question, or by a
+    larger budget if that is what it had run out of.
     Raises `StreamNotFound`, `errors.RunEnded`, `LeaseHeld` (another process drives it; *take_over* pushes a holder
     aside that cannot be judged from here).
     """
@@ -197,7 +198,11 @@ def _check_open(store: Store, run_id: str, state: RunState, redirect: RunRedirec
     if state.status != "ended":
         return
     head = store.head(run_id)
-    if redirect is None or redirect.question is None or head.base != head.version:
+    opens = redirect is not None and (
+        redirect.question is not None
+        or (state.reason == "budget_exhausted" and (redirect.max_turns or 0) > state.turn)
+    )
+    if not opens or head.base != head.version:
         raise RunEnded(run_id, str(state.reason))
 
 

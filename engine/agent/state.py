@@ -157,6 +157,8 @@ def _(state: RunState, event: RunRedirected) -> None:
         state.model = event.model
     if event.max_turns is not None:
         state.max_turns = event.max_turns
+        if state.reason == "budget_exhausted":
+            state.status, state.reason = "running", None
     state.failures_in_row = 0
     if event.question is None:
         return

@@ -27,9 +27,17 @@ FORMAT_SEGMENTS = 6
 FORMAT_LEAST = 1
 """What a store has to be stamped with. What needs more raises the stamp (`Append.format`)."""
 
-ANY = -1
+
+class _Unchecked(int):
+    """An expected version that names none. A type of its own: no arithmetic on versions gives one by mistake."""
+
+    def __repr__(self) -> str:
+        return "ANY" if self == ANY else "EXISTS"
+
+
+ANY = _Unchecked(-1)
 """Expected version: append wherever the stream ends, also to a new stream."""
-EXISTS = -2
+EXISTS = _Unchecked(-2)
 """Expected version: append wherever the stream ends, but only to a stream that has events."""
 
 HASH_BYTES = 16

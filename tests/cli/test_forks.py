@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -65,11 +67,32 @@ def test_what_if_with_another_question_model_and_budget(store: Path) -> None:
     assert tailfold(store, "replay", "b").returncode == 0
     refused = tailfold(store, "resume", "r-1", "--question", question)
     assert refused.returncode == 3, "a run that has ended by itself stays as it is"
-    assert "fork it" in refused.stderr
+    assert "a fork of it with another --question" in refused.stderr
     assert tailfold(store, "resume", "b", "--model", "nonsense").returncode == 2
     tailfold(store, "fork", "r-1", "--at", "4", "--as", "c")
     moved = tailfold(store, "resume", "c", "--question", question)
     assert moved.stdout.startswith("Slack Pro"), "calls of the old question are set aside"
+
+
+def test_a_run_whose_turns_ran_out_goes_on_in_a_fork_with_more(store: Path) -> None:
+    ended = tailfold(store, "run", QUESTION, "--model", "rules", "--run-id", "short", "--max-turns", "1")
+    assert ended.returncode == 1
+    refused = tailfold(store, "resume", "short", "--max-turns", "8")
+    assert refused.returncode == 3, "a run that has ended by itself stays as it is"
+    assert "a fork of it with a larger --max-turns" in refused.stderr
+    [fork, resume] = re.findall(r"tailfold ((?:fork|resume) short.*?)(?: && |$)", ended.stderr, re.MULTILINE)
+    forked = tailfold(store, *shlex.split(fork))
+    assert forked.returncode == 0
+    assert "--max-turns N" in forked.stderr
+    assert tailfold(store, "resume", "short-on").returncode == 3
+    assert tailfold(store, "resume", "short-on", "--max-turns", "1").returncode == 3, "no turn is left of it"
+    assert tailfold(store, "resume", "short-on", "--max-turns", "8").stdout.startswith("Notion Plus for 5 seats")
+    assert "--max-turns 2" in resume
+    assert tailfold(store, "replay", "short-on").returncode == 0
+    rows = {row["run"]: row for row in json_lines(tailfold(store, "list", "--json"))}
+    assert [rows[run]["reason"] for run in ("short", "short-on")] == ["budget_exhausted", "answered"]
+    again = tailfold(store, "fork", "short-on", "--at", str(rows["short-on"]["events"]))
+    assert "--question" in again.stderr
 
 
 def test_a_rewound_run_means_its_new_line_and_the_old_one_stays(store: Path) -> None:

@@ -136,3 +136,9 @@ def test_an_export_without_records_says_how_to_export(store: Path, tmp_path: Pat
     assert done.returncode == 2
     assert "--records" in done.stderr
     assert tailfold(tmp_path / "s", "import", str(tmp_path / "none")).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["../x", ":q", "", "a b"])
+def test_a_name_that_no_run_may_have_is_refused(name: str, exported: Path, tmp_path: Path) -> None:
+    assert tailfold(tmp_path / "s", "import", str(exported), "--as", name).returncode == 2
+    assert not (tmp_path / "s").exists()

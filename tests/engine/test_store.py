@@ -86,6 +86,8 @@ def test_nonsense_arguments_are_refused(store: Store) -> None:
     for use in (
         lambda: store.append("a", [], expected=1),
         lambda: store.append("a", Deposited(1), expected=-7),
+        lambda: store.append("a", Deposited(1), expected=0 - 1),  # a slip, and no ANY
+        lambda: store.append("a", Deposited(1), expected=0 - 2),
         lambda: store.append("a", Deposited(1), expected=1, key=""),
         lambda: store.read("a", after=-1),
         lambda: store.read("a", limit=-1),
@@ -192,6 +194,12 @@ def test_a_handler_may_return_the_next_state_or_change_the_given_one() -> None:
     assert total.fold([Deposited(1), Noted("passed over"), Deposited(2)]) == 3
     with pytest.raises(BadArgument, match="two handlers"):
         total.on(Deposited)(lambda state, event: state)
+
+    async def waiting(state: int, event: Noted) -> int:
+        return state
+
+    with pytest.raises(BadArgument, match="coroutine"):
+        total.on(Noted)(waiting)  # type: ignore[arg-type]
 
 
 def test_a_handler_that_raises_is_named_with_the_event(store: Store) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,19 @@ from tailfold.snapshots import Series
 
 from tests.domain import Account, Deposited, Noted, Withdrawn, account
 from tests.growing import Said, talk
+
+DOES = """
+from pathlib import Path
+from tailfold.engine import Event, Fold
+from tailfold.engine.testing import check_hash_seeds
+class E(Event, frozen=True):
+    kind = "e"
+fold = Fold("f", dict, state_type=dict[str, int])
+@fold.on(E)
+def _(state, event): state["n"] = 1
+assert not Path("done").exists(), "twice"
+Path("done").touch()
+"""
 
 
 @pytest.mark.parametrize("events", [0, 1, 40])
@@ -57,6 +73,20 @@ def test_a_fold_that_depends_on_the_hash_seed_is_found() -> None:
 
     with pytest.raises(LawBroken, match="hash seed"):
         check_hash_seeds(seeded.first_of_a_set, [Noted(str(i)) for i in range(20)])
+
+
+def test_a_fold_whose_module_cannot_be_imported_alone_is_told_why(tmp_path: Path) -> None:
+    (tmp_path / "does.py").write_text(DOES)
+    (tmp_path / "test_it.py").write_text("from does import *\ndef test():\n    check_hash_seeds(fold, [E()])\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "may do nothing but define" in done.stdout
+    assert "does.py" in done.stdout
+    assert "AssertionError: twice" in done.stdout
 
 
 def test_a_fold_that_changes_an_item_after_appending_it_is_found() -> None:
