@@ -21,7 +21,7 @@ from tailfold.engine.costs.notes import notes_on
 from tailfold.engine.costs.resuming import cold_ms, resume_costs
 from tailfold.engine.costs.sampling import EVENTS_MOST, state_at
 from tailfold.engine.costs.scratch import Scratch, scratch_copy
-from tailfold.engine.costs.walking import drop_snapshots, put_snapshot, walk, walks_of
+from tailfold.engine.costs.walking import drop_snapshots, put_snapshot, snapshot_as_usual, walk, walks_of
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.fold import Fold
 from tailfold.engine.gathering import Gathering
@@ -122,6 +122,8 @@ def measure_scratch(
             put_snapshot(store, stream, fold, state_at(store, stream, fold, head), head, Gathering())
         memory = memory_costs(store, stream, fold)
         progress("forking", 0.0)
+        if usable:
+            snapshot_as_usual(store, stream, fold, budget_ms)
         forks = fork_costs(store, stream, fold, repeats)
     if usable:
         progress("resuming cold", 0.0)

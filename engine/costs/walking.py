@@ -14,7 +14,7 @@ from tailfold.engine.costs.clock import Collector
 from tailfold.engine.costs.figures import PolicyCost, Segment, Walk
 from tailfold.engine.fold import Fold
 from tailfold.engine.gathering import Gathering
-from tailfold.engine.loading import begin
+from tailfold.engine.loading import begin, load
 from tailfold.engine.log import RECORDS_PER_PAGE
 from tailfold.engine.snapshot_report import EVERYTHING
 from tailfold.engine.store import Store
@@ -205,6 +205,17 @@ def put_snapshot(
     if not store.snapshots.put(stream, fold, due, gathering):
         return None
     return due.seconds, perf_counter() - begun, due.bytes
+
+
+def snapshot_as_usual(store: Store, stream: str, fold: Fold[Any], budget_ms: float) -> None:
+    """Leave the snapshots, with their marks, that the default policy leaves on a long fold, and one at the head."""
+    drop_snapshots(store, stream, fold, after=0)
+    held, store.snapshots.policy = store.snapshots.policy, CostBased(budget_ms)
+    try:
+        state, version, _ = load(store.log, store.snapshots, stream, fold)
+    finally:
+        store.snapshots.policy = held
+    put_snapshot(store, stream, fold, state, version, Gathering())
 
 
 def drop_snapshots(store: Store, stream: str, fold: Fold[Any], *, after: int) -> None:
