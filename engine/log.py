@@ -105,6 +105,11 @@ class Log:
         self._group = GroupCommit(backend.commit)
         self._described: set[type[Event]] = set()
 
+    def close(self) -> None:
+        """Let go of the thread that commits, and of the backend wherever a class or a cache may outlive this."""
+        self._group.close()
+        self.codec.let_go()
+
     # -- append ----------------------------------------------------------------------------------------
 
     def append(

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import groupby
-from typing import Any, Protocol, TypeVar, Union, cast
+from typing import Any, NoReturn, Protocol, TypeVar, Union, cast
 
 import msgspec
 from tailfold.engine.backend.port import Packed
@@ -24,6 +24,7 @@ from tailfold.engine.errors import (
     RecordDamaged,
     SchemaTooNew,
     SchemaTooOld,
+    StoreClosed,
     Undecodable,
 )
 from tailfold.engine.events import (
@@ -111,6 +112,11 @@ class Codec:
         self._decode_array: Callable[[bytes], list[Any]]
         self._compile()
         self.lifting = Lifting(self._decode_as, self._encode)
+
+    def let_go(self) -> None:
+        """Hold no store any more: msgspec and typing keep classes that were made here, and so this, for long."""
+        self._load_blob = self._stored_fields = _closed
+        self.lifting.load_context = _closed
 
     # -- kinds -----------------------------------------------------------------------------------------
 
@@ -449,6 +455,10 @@ class Codec:
 
     def _decode_as(self, data: bytes, wanted: Any) -> Any:
         return msgspec.msgpack.decode(data, type=wanted, dec_hook=self._decode_hook)
+
+
+def _closed(*_: object) -> NoReturn:
+    raise StoreClosed("the store is closed")
 
 
 class _Lifted(msgspec.Struct, gc=False):

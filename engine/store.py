@@ -452,6 +452,7 @@ class Store:
         """Make everything durable and let go of the store. Closing twice is fine."""
         self._sealer.close()
         self.backend.close()
+        self.log.close()
 
     def __enter__(self) -> Self:
         return self

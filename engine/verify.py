@@ -85,7 +85,7 @@ def verify(
         streams += 1
         own: list[Finding] = []
         try:
-            events += _verify_stream(log, found, found.base, _hash_at_base(log, found), own, progress)
+            events += _verify_stream(log, found, found.base, _hash_at_base(log, found, own), own, progress)
             if own:
                 log.head(found.stream)
         except StreamDeleted:
@@ -96,7 +96,12 @@ def verify(
     given_back = 0
     for tombstone in log.backend.tombstones():
         own = []
-        events += _verify_tombstone(log, tombstone, own)
+        try:
+            events += _verify_tombstone(log, tombstone, own)
+        except RecordDamaged as error:
+            own.append(
+                Finding(tombstone.stream, error.version, f"{error.why} (of a deleted stream that forks need)")
+            )
         given_back += tombstone.version - tombstone.kept
         if own and tombstone in log.backend.tombstones():  # else a sweep was here meanwhile
             findings += own
@@ -120,11 +125,15 @@ def _being_copied(log: Log) -> bool:
     return origin is not None and origin.state == COPYING
 
 
-def _hash_at_base(log: Log, head: Head) -> bytes:
+def _hash_at_base(log: Log, head: Head, findings: list[Finding]) -> bytes:
     """Return the chain hash with which the own events of a stream begin."""
     if not head.base:
         return chain.seed(head.stream)
-    rows = log.backend.rows(head.stream, after=head.base - 1, upto=head.base, limit=1)
+    try:
+        rows = log.backend.rows(head.stream, after=head.base - 1, upto=head.base, limit=1)
+    except RecordDamaged as error:
+        findings.append(Finding(head.stream, error.version, f"what it was forked from: {error.why}"))
+        return b""
     return rows[0].hash if rows else b""
 
 
@@ -262,7 +271,10 @@ def _contains(log: Log, head: Head, wanted: str) -> bool:
     if head.hash.hex() == wanted:
         return True
     rows = log.rows(head.stream, after=0, upto=head.version, backwards=True)
-    return any(row.hash.hex() == wanted for row in rows)
+    try:
+        return any(row.hash.hex() == wanted for row in rows)
+    except RecordDamaged:  # which is a finding of its own
+        return False
 
 
 def check_rows(log: Log, page: Sequence[Row]) -> None:

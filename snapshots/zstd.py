@@ -27,12 +27,17 @@ def compress(data: bytes, *, checksum: bool = False) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """Give back what was compressed; raise ValueError if this is no frame, or one that was changed."""
+    """Give back what was compressed; raise ValueError if this is no frame, or one that was changed.
+
+    Without room for it, MemoryError.
+    """
     context = getattr(_contexts, "unpacking", None)
     if context is None:
         context = _contexts.unpacking = zstandard.ZstdDecompressor()
     try:
         plain: bytes = context.decompress(data, allow_extra_data=False)
-    except (zstandard.ZstdError, MemoryError, OverflowError) as error:
+    except (zstandard.ZstdError, OverflowError) as error:
+        if "llocat" in str(error):  # zstd's own "Allocation error : not enough memory"
+            raise MemoryError(str(error)) from None
         raise ValueError(str(error)) from None
     return plain

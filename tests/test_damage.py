@@ -15,6 +15,7 @@ from tailfold.engine import ANY, Blob, Store
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.port import FORMAT_VERSION
 from tailfold.engine.errors import BlobDamaged, FormatTooNew, RecordDamaged, StoreDamaged, StoreNotFound
+from tailfold.snapshots import never
 
 from tests.cli.command import QUESTION, json_lines, tailfold
 from tests.domain import Attached, Deposited, Noted, account
@@ -139,6 +140,62 @@ def test_indexes_that_disagree_are_found(tmp_path: Path) -> None:
         change_row(path, table, pick, change)
         with Store.open(path) as store:
             assert store.verify().findings, table
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_follower_never_believes_a_position_that_is_not_where_it_stands(sealed: bool, tmp_path: Path) -> None:
+    """It goes on from the position of an event: one that says another would have it pass over events."""
+    path = tmp_path / "s"
+    with Store.open(path, snapshots=never) as store:
+        store.append("a", [Deposited(i) for i in range(300)], expected=0)
+        if sealed:
+            store.seal("a")
+
+    def change(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+        if sealed:
+            at = keys.SEGMENT_FRONT.size + 8 * 99 + 6
+            return key, value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+        return keys.EVENT_KEY.pack(1, 100, 100 ^ 256, key[24:]), value
+
+    size = keys.SEGMENT_KEY.size if sealed else keys.EVENT_KEY.size
+    wanted = keys.EVENT_PREFIX.pack(1, 256 if sealed else 100)
+    change_row(path, "events", lambda key: len(key) == size and key.startswith(wanted), change)
+    with Store.open(path) as store:
+        assert [f.version for f in store.verify().findings][:1] == [100]
+        for follow in (store.read_all, lambda: store.subscribe(name="mails", follow=False)):
+            with pytest.raises(RecordDamaged, match="it stands at position 100"):
+                list(follow())
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_verify_goes_on_past_a_segment_that_a_fork_rests_on(deleted: bool, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path, snapshots=never) as store:
+        store.append("a", [Deposited(i) for i in range(600)], expected=0)
+        store.seal("a")
+        store.fork("a", at=300, name="b")
+        store.append("z", Deposited(1), expected=0)
+        if deleted:
+            store.delete("a", reroot=True)
+            store.gc()
+    change_row(
+        path,
+        "events",
+        lambda key: len(key) == keys.SEGMENT_KEY.size and keys.SEGMENT_KEY.unpack(key)[1] > 256,
+        lambda key, value: (key, flip(value, -20)),
+    )
+    change_row(
+        path,
+        "events",
+        lambda key: len(key) == keys.EVENT_KEY.size and key.startswith(keys.EVENT_PREFIX.pack(3, 1)),
+        lambda key, value: (key, flip(value, 3)),
+    )
+    with Store.open(path) as store:
+        found = {(f.stream, f.version) for f in store.verify().findings}
+        assert {("a", 257), ("z", 1)} <= found
+    done = tailfold(path, "verify", "--json")
+    assert done.returncode == 7
+    assert {(f["stream"], f["version"]) for f in json_lines(done)[0]["findings"]} == found
 
 
 def test_a_damaged_blob_is_found_and_never_given_out(tmp_path: Path) -> None:

@@ -291,3 +291,55 @@ def test_a_fold_of_sealed_history_does_not_give_its_memory_back_again_and_again(
         [sys.executable, "-c", script, str(tmp_path / "s")], capture_output=True, text=True, timeout=120
     )
     assert int(done.stdout) < 100, done
+
+
+def test_a_segment_is_full_by_bytes_too(tmp_path: Path) -> None:
+    """Large events: what is unpacked, compared and committed as a whole stays small."""
+    with Store.open(tmp_path / "s", snapshots=never, durability=Durability.RELAXED, sealing=False) as store:
+        large = [Deposited(i, f"{i} " * 100_000) for i in range(100)]
+        for at in range(0, 100, 10):
+            store.append("s", large[at : at + 10], expected=at)
+        size = sum(len(row.data) for row in store.backend.rows("s", after=0, upto=100, limit=100))
+        some = store.seal("s")
+        assert some.segments == size // segments.SEGMENT_BYTES, "whole ones only"
+        assert 60 < some.events < 100
+        assert store.seal("s").events == 0
+        assert store.seal("s", whole=False).events == 100 - some.events
+        assert [one.event for one in store.read("s")] == large
+        store.append("s", large[:60], expected=100)
+        again = store.seal("s")
+        assert again.segments == 2, "the last one, which was not full, together with what came"
+        assert [one.event for one in store.read("s", after=100)] == large[:60]
+        assert store.verify("s").sound
+
+
+def test_a_segment_without_records_is_damage() -> None:
+    with pytest.raises(RecordDamaged, match="no record"):
+        Segment("s", keys.SEGMENT_KEY.pack(7, 9, keys.SEGMENT_MARK), keys.SEGMENT_FRONT.pack(10, 0, 0))
+
+
+@pytest.mark.parametrize("zstd", [False, True])
+def test_too_little_memory_is_no_damage(zstd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [Row("s", v, v, bytes(16), b"data %d" % v, "s") for v in (1, 2)]
+    key, packed = pack(7, rows)
+    if zstd:
+        key = key[:-1] + keys.SEGMENT_MARK_ZSTD
+
+    def no_room(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("lz4.frame.decompress", no_room)
+    monkeypatch.setattr("tailfold.engine.backend.lmdb.segment.decompress", no_room)
+    with pytest.raises(MemoryError):
+        Segment("s", key, packed).rows("s", 0, 2, "s")
+
+
+def test_a_frame_that_says_an_impossible_size_is_damage_and_takes_no_memory() -> None:
+    rows = [Row("s", v, v, bytes(16), b"data %d" % v, "s") for v in (1, 2)]
+    key, packed = pack(7, rows)
+    begin = packed.index(b"\x04\x22\x4d\x18")
+    for check in range(256):  # one of them is right for the header
+        header = (1 << 62).to_bytes(8, "little") + bytes([check])
+        changed = packed[: begin + 6] + header + packed[begin + 15 :]
+        with pytest.raises(RecordDamaged, match="cannot be unpacked"):
+            Segment("s", key, changed).rows("s", 0, 2, "s")

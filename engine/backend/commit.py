@@ -53,17 +53,32 @@ class GroupCommit:
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without anyone waiting. In a forked child anew: who held a lock there is not in the child."""
+        self._pid = os.getpid()
         self._leading = threading.Lock()
         self._queue: dict[_Slot, object] = {}
         """What waits, in order. Whoever leads takes off, and answers before letting go of the lead; who is neither
         here nor answered, seen with the lead, was forgotten."""
         self._turns: dict[asyncio.AbstractEventLoop, _LoopTurns] = {}
         self._making = threading.Lock()
+        self._closed = False
         self._worker: ThreadPoolExecutor | None = None
-        self._worker_pid = 0
+
+    def close(self) -> None:
+        """Let go of the thread, after what it is at. Whoever still appends is committed without it."""
+        if self._pid == os.getpid():
+            with self._making:
+                worker, self._worker, self._closed = self._worker, None, True
+            if worker is not None:
+                worker.shutdown(wait=False)
 
     def submit(self, append: Append) -> Appended:
         """Commit *append*, together with whatever waits; return when it is durable, or raise its refusal."""
+        if self._pid != os.getpid():
+            self._begin()
         slot = _Slot(append)
         try:
             self._queue[slot] = None
@@ -88,6 +103,8 @@ class GroupCommit:
         Cancelling the wait does not take the append back. A future and not a coroutine: with a thousand sessions,
         each layer of coroutines is one more object for the garbage collector to walk over.
         """
+        if self._pid != os.getpid():
+            self._begin()
         loop = asyncio.get_running_loop()
         turns = self._turns.get(loop)
         if turns is None:
@@ -108,13 +125,14 @@ class GroupCommit:
         A thread of its own: those of a loop's executor may all be waiting for this very commit.
         """
         with self._making:
-            if self._worker is None or self._worker_pid != os.getpid():
-                self._worker, self._worker_pid = ThreadPoolExecutor(1, "tailfold-commit"), os.getpid()
-            worker = self._worker
-        try:
-            worker.submit(work)
-        except RuntimeError:
-            return False
+            if self._closed:
+                return False
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, "tailfold-commit")
+            try:
+                self._worker.submit(work)
+            except RuntimeError:
+                return False
         return True
 
     def _lead_queue(self) -> None:

@@ -326,6 +326,11 @@ def go_back(path: Path, file: AheadFile) -> list[Noted]:
         )
     if newest == last and not records and not file.recovering:
         return []  # nothing was committed since it was settled
+    size, needed = data.stat().st_size, metas.end_of(header.meta)
+    if size < needed:
+        raise StoreDamaged(
+            str(path), [f"data.mdb has {size} bytes, the last page of its settled state ends at {needed}"]
+        )
     try:
         file.mark_recovering(True)
         metas.put_back(data, header.meta)

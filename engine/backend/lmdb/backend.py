@@ -287,14 +287,15 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             rows: list[Row] = []
             if limit <= 0 or not cursor.set_range(keys.POSITION_KEY.pack(after + 1)):
                 return rows
-            for _, where in cursor.iternext():
+            for place, where in cursor.iternext():
+                [position] = keys.POSITION_KEY.unpack(place)
                 number, version = keys.POSITION_ROW.unpack(where)
                 head = heads.get(number)
                 if head is None:
                     head = heads[number] = self._row(txn, number)
                 known = unpacked.get(number, {}).get(version)
                 if known is not None:
-                    rows.append(known)
+                    rows.append(_at(position, known))
                     if len(rows) == limit:
                         break
                     continue
@@ -306,7 +307,7 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
                         upto = min(segment.last, version + limit)
                         sealed = segment.rows(head.name, version - 1, upto, head.name)
                         unpacked[number] = {row.version: row for row in sealed}
-                        rows.append(sealed[0])
+                        rows.append(_at(position, sealed[0]))
                         if len(rows) == limit:
                             break
                         continue
@@ -315,7 +316,8 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
                         continue  # a sweep gave the event back
                     raise RecordDamaged(head.name, version, "its position is there, the event is not")
                 at = keys.split_event_key(events.key())
-                rows.append(Row(head.name, version, at.position, at.hash, events.value(), head.name))
+                row = Row(head.name, version, at.position, at.hash, events.value(), head.name)
+                rows.append(_at(position, row))
                 if len(rows) == limit:
                     break
             return rows
@@ -396,6 +398,7 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             if self._shared.pid == os.getpid():
                 self._shared.watcher.wake_all()
             self._shared.release()
+            self._unpacked, self._kept = SegmentCache(), NO_HEADS  # whoever still holds this holds no more than it
 
     # -- rows ------------------------------------------------------------------------------------------
 
@@ -459,3 +462,11 @@ def _name(path: Path, stored: bytes) -> str:
 
 def _head(row: keys.StreamRow) -> Head:
     return Head(row.name, row.version, row.hash, row.created_ns, row.updated_ns, row.base)
+
+
+def _at(position: int, row: Row) -> Row:
+    """Return *row* if it says that it stands there: a follower goes on from what it says (I3)."""
+    if row.position != position:
+        why = f"it stands at position {position}, and says that it is {row.position}"
+        raise RecordDamaged(row.stream, row.version, why)
+    return row

@@ -15,7 +15,7 @@ from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.lmdb import ahead_file
 from tailfold.engine.backend.lmdb.ahead import Ahead, go_back, go_on
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
-from tailfold.engine.backend.lmdb.faults import translated
+from tailfold.engine.backend.lmdb.faults import no_room, translated
 from tailfold.engine.backend.lmdb.heap import keep_heap
 from tailfold.engine.backend.lmdb.opening import begin, give_up, make_tables, open_environment
 from tailfold.engine.backend.lmdb.reading_ahead import ReadAhead
@@ -78,7 +78,7 @@ class Environment:
             cut_short = file is not None and file.alone and file.recovering
             self.env.close()
             give_up(file)
-            if cut_short and isinstance(error, lmdb.Error | MemoryError):
+            if cut_short and no_room(error, path):
                 # Not `translated`: until it is through, the pages look damaged, and are not.
                 raise EngineError(
                     f"the store at {path} was not closed, and cannot be recovered now ({error}). Nothing is lost:"

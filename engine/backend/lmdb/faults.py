@@ -41,6 +41,17 @@ def translated(error: lmdb.Error, path: Path) -> EngineError:
     return StoreDamaged(str(path), check_pages(path) or [f"LMDB says: {error}"])
 
 
+def no_room(error: BaseException, path: Path) -> bool:
+    """Say whether memory or disk were too small: what is stored is none the worse for it."""
+    if isinstance(error, lmdb.Error):
+        out = isinstance(error, lmdb.MemoryError | lmdb.MapFullError) or code_of(error) in (
+            errno.ENOSPC,
+            errno.ENOMEM,
+        )
+        return out or isinstance(translated(error, path), StoreFull)
+    return isinstance(error, MemoryError)
+
+
 def code_of(error: lmdb.Error) -> int:
     """Return the system's error number; lmdb's own complaints have none."""
     return int(getattr(error, "code", 0))

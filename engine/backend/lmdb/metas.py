@@ -14,6 +14,7 @@ _META_AT = 16
 """Before it stands the header of the page, which has the page's own number."""
 _MAGIC = struct.pack("<II", 0xBEEFC0DE, 1)
 _PAGE_BYTES_AT = 40
+_LAST_PAGE_AT = 136
 _TXN_AT = 144
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -64,6 +65,11 @@ def read(data: Path) -> tuple[bytes, bytes] | None:
 def txn_of(meta: bytes) -> int:
     """Return the number of the transaction that wrote *meta*."""
     return int(_U64.unpack_from(meta, _TXN_AT)[0])
+
+
+def end_of(meta: bytes) -> int:
+    """Return where the last page of the state that *meta* stands for ends, in bytes."""
+    return (int(_U64.unpack_from(meta, _LAST_PAGE_AT)[0]) + 1) * _page_bytes(meta)
 
 
 def newest(metas: tuple[bytes, bytes]) -> bytes:

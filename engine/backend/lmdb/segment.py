@@ -20,8 +20,12 @@ from tailfold.snapshots.zstd import decompress
 
 SEGMENT_RECORDS = 256
 """Records in a full segment."""
+SEGMENT_BYTES = 8 << 20
+"""A segment with so many bytes of records is full, too: one is unpacked, compared and committed as a whole."""
 FRAME_BYTES = 128 << 10
 """Records are compressed in frames of about this size, so that reading one version unpacks no more than that."""
+LZ4_TIMES_MOST = 256
+"""LZ4 makes nothing smaller than by this."""
 LZ4_LEVEL = 3
 """The first of LZ4's slower searches: a fifth smaller than the quick one; level 9 takes twice as long for 2 %."""
 
@@ -66,6 +70,8 @@ class Segment:
             sizes = struct.unpack_from(f">{frames}I", value, at + 2 * frames)
         except struct.error as error:
             raise RecordDamaged(stream, 0, f"a segment cannot be read: {error}") from None
+        if not self.count:
+            raise RecordDamaged(stream, self.first, "a segment holds no record")
         if mark not in (keys.SEGMENT_MARK, keys.SEGMENT_MARK_ZSTD):
             raise RecordDamaged(stream, self.first, f"a segment is of the unknown kind {mark!r}")
         if self.first + self.count - 1 != self.last:
@@ -95,6 +101,11 @@ class Segment:
             else:
                 found += self._cut(frame, low, high)
         return found
+
+    @property
+    def full(self) -> bool:
+        """True if it is not packed anew together with what comes after."""
+        return self.count >= SEGMENT_RECORDS or self.bytes_of(self.first - 1, self.last) >= SEGMENT_BYTES
 
     def bytes_of(self, after: int, upto: int) -> int:
         """Return how many bytes those records have."""
@@ -220,10 +231,18 @@ def _pack(array: bytes) -> bytes:
 
 
 def _unpack(packed: memoryview) -> bytes:
-    """Give back what was packed; raise ValueError for anything else."""
+    """Give back what was packed; raise ValueError for anything else, MemoryError if there is no room for it."""
     try:
         array, length = lz4.frame.decompress(packed, return_bytes_read=True)
-    except (RuntimeError, MemoryError, OverflowError) as error:
+    except MemoryError:
+        if lz4.frame.get_frame_info(packed)["content_size"] > LZ4_TIMES_MOST * len(packed):
+            raise ValueError("it says a size that it cannot have") from None
+        raise
+    except RuntimeError as error:
+        if "allocation" in str(error):
+            raise MemoryError(str(error)) from None
+        raise ValueError(str(error)) from None
+    except OverflowError as error:
         raise ValueError(str(error)) from None
     if length != len(packed):
         raise ValueError("something stands behind it")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import lmdb
 import msgspec
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.lmdb.segment import SEGMENT_RECORDS, Segment, pack
+from tailfold.engine.backend.lmdb.segment import SEGMENT_BYTES, SEGMENT_RECORDS, Segment, pack
 from tailfold.engine.backend.port import FORMAT_SEGMENTS, Row, Sealed
 from tailfold.engine.errors import Corruption, RecordDamaged, StreamNotFound
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     _Txn = Reads
     _Work = Callable[[_Txn], _T]
 
+SEAL_STEP = 16
+"""Records that are read at once for a segment, which may be full by bytes before it has all."""
 CACHE_BYTES = 16 << 20
 """Unpacked segments that a backend keeps for those who read single old events."""
 
@@ -172,14 +174,27 @@ class SegmentRows:
                 last = self._segment_here(cursor, number, row.sealed, stream)
                 if last is None:
                     raise RecordDamaged(stream, row.sealed, "its segment is missing")
-                if last.count < SEGMENT_RECORDS:
+                if not last.full:
                     start = last.first - 1  # packed anew, together with what comes after
             end = min(upto, row.version, start + SEGMENT_RECORDS)
-            if end <= row.sealed or end - start < (SEGMENT_RECORDS if whole else 1):
+            if end <= max(start, row.sealed):
                 return None
-            rows = self._rows_on(cursor, Part(number, start, end), stream, stream, SEGMENT_RECORDS)
-            if [one.version for one in rows] != list(range(start + 1, end + 1)):
-                raise RecordDamaged(stream, start + len(rows) + 1, "the event is missing")
+            rows: list[Row] = []
+            size = 0
+            while start + len(rows) < end and size < SEGMENT_BYTES:
+                at = start + len(rows)
+                some = self._rows_on(cursor, Part(number, at, min(end, at + SEAL_STEP)), stream, stream, SEAL_STEP)
+                for one in some:
+                    if one.version != start + len(rows) + 1:
+                        raise RecordDamaged(stream, start + len(rows) + 1, "the event is missing")
+                    rows.append(one)
+                    size += len(one.data)
+                    if size >= SEGMENT_BYTES:
+                        break
+                if not some:
+                    raise RecordDamaged(stream, at + 1, "the event is missing")
+            if whole and len(rows) < SEGMENT_RECORDS and size < SEGMENT_BYTES:
+                return None
             return known, rows, last if start < (row.sealed or row.base) else None
 
         found = self._read(collect)

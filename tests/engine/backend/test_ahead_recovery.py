@@ -155,6 +155,29 @@ def test_a_copy_taken_while_the_store_was_written_to_is_recovered(tmp_path: Path
         assert store.verify().findings == []
 
 
+def test_data_that_is_cut_off_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path, other = tmp_path / "s", tmp_path / "other"
+    with Store.open(other) as store:
+        store.append("first", [Deposited(i, "a note" * 200) for i in range(200)], expected=0)
+    with Store.open(other) as store:
+        for i in range(30):
+            store.append("a", Deposited(i), expected=i)
+        path.mkdir()
+        for name in ("data.mdb", FILE):
+            shutil.copy(other / name, path / name)
+    whole = (path / "data.mdb").read_bytes()
+    short = whole[:100_000]  # less than the events of the first process, which closed the store
+    (path / "data.mdb").write_bytes(short)
+    noted = (path / FILE).read_bytes()
+    with pytest.raises(StoreDamaged, match="its settled state ends at"):
+        Store.open(path)
+    assert (path / "data.mdb").read_bytes() == short
+    assert (path / FILE).read_bytes()[:4096] == noted[:4096]
+    (path / "data.mdb").write_bytes(whole)
+    with Store.open(path) as store:
+        assert store.verify().sound
+
+
 def test_the_only_record_that_is_damaged_is_missed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     left_behind(path, 1)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tailfold.engine import ANY, Store
 from tailfold.engine.backend.commit import GroupCommit, _LoopTurns
-from tailfold.engine.errors import EngineError
+from tailfold.engine.errors import EngineError, StoreClosed
 
 from tests.domain import Deposited
 
@@ -78,6 +83,53 @@ def test_a_waiter_that_is_gone_while_outcomes_are_given_out_keeps_nobody_waiting
         assert loop.run_until_complete(asyncio.wait_for(again, 5)) == ("d", "done")
     finally:
         loop.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_was_forked_in_the_middle_of_a_commit_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s") as store, store.log._group._leading, store.log._group._making:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with suppress(StoreClosed):
+                store.append("a", Deposited(1), expected=0)
+                code = 2
+            with suppress(StoreClosed):
+                asyncio.run(store.append_async("a", Deposited(1), expected=0))
+                code = 2
+            os._exit(0 if code == 1 else code)
+        for _ in range(1000):
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            time.sleep(0.01)
+        else:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_closed_stores_hold_no_thread_and_no_backend(tmp_path: Path) -> None:
+    """msgspec and typing keep classes that a store has made: what they lead to must be small."""
+    threads, backends = threading.active_count(), []
+    for i in range(5):
+        with Store.open(tmp_path / f"s{i}") as store:
+
+            async def both(store: Store = store) -> None:
+                await asyncio.gather(*(store.append_async(s, Deposited(1), expected=0) for s in ("a", "b")))
+
+            asyncio.run(both())
+            assert len(list(store.read("a"))) == 1
+            backends.append(weakref.ref(store.backend))
+        del store, both
+    for _ in range(200):
+        if threading.active_count() <= threads:
+            break
+        time.sleep(0.01)
+    gc.collect()
+    assert threading.active_count() <= threads
+    assert [backend() for backend in backends if backend() is not None] == []
 
 
 def test_appends_do_not_need_a_thread_of_the_loops_executor(store: Store) -> None:
