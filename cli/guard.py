@@ -96,7 +96,7 @@ def _in_child(path: Path, look: Callable[[Store], object], create: bool, writing
         try:
             let_through()
             _send(writing, pickle.dumps(_look(path, look, create)))
-        except (EngineError, OSError, KeyboardInterrupt) as error:
+        except (EngineError, OSError, MemoryError, KeyboardInterrupt) as error:
             _send(writing, pickle.dumps(error))
         except BaseException as error:
             _send(writing, pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}")))

@@ -148,6 +148,11 @@ def run(arguments: list[str]) -> int:
             raise
         note(f"the system refused: {error}")
         return Exit.UNEXPECTED
+    except MemoryError:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        note("there is too little memory for this (ulimit -v?); nothing is the worse for it")
+        return Exit.UNEXPECTED
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

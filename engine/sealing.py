@@ -60,8 +60,8 @@ class Sealer:
                 stream, upto = self._waiting.popitem()
             try:
                 again = self._some(stream, upto)
-            except EngineError as error:
-                logger.warning("stream %r could not be sealed: %s", stream, error)
+            except (EngineError, MemoryError) as error:
+                logger.warning("stream %r could not be sealed: %s", stream, error or "too little memory")
                 continue
             except Exception:
                 if not self._closed:  # a store that is closed under its feet is no fault

@@ -308,7 +308,7 @@ class Store:
     def seal(self, stream: str, *, upto: int | None = None, whole: bool = True) -> Sealed:
         """Pack the own events of *stream* up to *upto* (by default its head) into compressed segments.
 
-        A segment takes a fifth of what its events take, for text as agents write it; reading cannot tell. With
+        A segment takes a third of what its events take, for text as agents write it; reading cannot tell. With
         *whole* only full segments of 256 are made, else what is left is packed as well. Durable on return, segment
         by segment. The pages that the events had are used again; the file keeps its size.
         """
