@@ -309,8 +309,8 @@ class Store:
         """Pack the own events of *stream* up to *upto* (by default its head) into compressed segments.
 
         A segment takes a third of what its events take, for text as agents write it; reading cannot tell. With
-        *whole* only full segments of 256 are made, else what is left is packed as well. Durable on return, segment
-        by segment. The pages that the events had are used again; the file keeps its size.
+        *whole* only full segments are made (256 events, or 8 MiB of them), else what is left is packed as well.
+        Durable on return, segment by segment. The pages that the events had are used again; the file keeps its size.
         """
         return self.backend.seal(stream, upto=self.log.head(stream).version if upto is None else upto, whole=whole)
 

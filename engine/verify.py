@@ -126,7 +126,7 @@ def _being_copied(log: Log) -> bool:
 
 
 def _hash_at_base(log: Log, head: Head, findings: list[Finding]) -> bytes:
-    """Return the chain hash with which the own events of a stream begin."""
+    """Return the chain hash with which the own events of a stream begin; empty and a finding if it is not there."""
     if not head.base:
         return chain.seed(head.stream)
     try:
@@ -134,7 +134,10 @@ def _hash_at_base(log: Log, head: Head, findings: list[Finding]) -> bytes:
     except RecordDamaged as error:
         findings.append(Finding(head.stream, error.version, f"what it was forked from: {error.why}"))
         return b""
-    return rows[0].hash if rows else b""
+    if not rows or rows[0].version != head.base:
+        findings.append(Finding(head.stream, head.base, "what it was forked from: the event is missing"))
+        return b""
+    return rows[0].hash
 
 
 def _verify_tombstone(log: Log, tombstone: Tombstone, findings: list[Finding]) -> int:

@@ -198,6 +198,19 @@ def test_verify_goes_on_past_a_segment_that_a_fork_rests_on(deleted: bool, tmp_p
     assert {(f["stream"], f["version"]) for f in json_lines(done)[0]["findings"]} == found
 
 
+def test_verify_names_a_fork_whose_base_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path, snapshots=never) as store:
+        store.append("a", [Deposited(i) for i in range(10)], expected=0)
+        store.fork("a", at=5, name="b")
+        store.append("b", Deposited(1), expected=5)
+    base = keys.EVENT_PREFIX.pack(1, 5)
+    change_row(path, "events", lambda key: key.startswith(base), lambda *_: None)
+    with Store.open(path) as store:
+        found = [(f.stream, f.version) for f in store.verify().findings]
+    assert found[:2] == [("a", 5), ("b", 5)]
+
+
 def test_a_damaged_blob_is_found_and_never_given_out(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with Store.open(path) as store:

@@ -101,7 +101,10 @@ def seal(
         typer.Argument(metavar="[RUN]", help="One run; default: every stream.", show_default=False),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Only full segments of 256 events, as is done by itself for live runs.")
+        bool,
+        typer.Option(
+            "--whole", help="Only full segments (256 events, or 8 MiB), as is done by itself for live runs."
+        ),
     ] = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
