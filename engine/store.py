@@ -310,7 +310,8 @@ class Store:
 
         A segment takes a third of what its events take, for text as agents write it; reading cannot tell. With
         *whole* only full segments are made (256 events, or 8 MiB of them), else what is left is packed as well.
-        Durable on return, segment by segment. The pages that the events had are used again; the file keeps its size.
+        Durable on return, segment by segment. The pages that the events had are used again; the file keeps its
+        size.
         """
         return self.backend.seal(stream, upto=self.log.head(stream).version if upto is None else upto, whole=whole)
 
