@@ -13,11 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from itertools import groupby
 from typing import Any, NoReturn, Protocol, TypeVar, Union, cast
 
 import msgspec
-from tailfold.engine.backend.port import Packed
+from tailfold.engine.backend.port import Packed, Plain
 from tailfold.engine.errors import (
     BadArgument,
     Corruption,
@@ -327,18 +326,16 @@ class Codec:
         return self._finished(stream, after, records)
 
     def decode_runs(
-        self, stream: str, after: int, runs: Iterable[bytes | Packed]
+        self, stream: str, after: int, runs: Iterable[Plain | Packed]
     ) -> Iterator[tuple[int, list[Any]]]:
-        """Yield (record bytes, decoded records), for each run that is packed one; else like `decode_page`."""
-        for kind, some in groupby(runs, type):
-            if kind is bytes:
-                page = cast(list[bytes], list(some))
-                yield sum(map(len, page)), self.decode_page(stream, after, page)
-                after += len(page)
-                continue
-            for run in cast(Iterable[Packed], some):
-                yield run.bytes, self._decode_packed(stream, after, run)
-                after += run.records
+        """Yield (record bytes, decoded records) of each run; raises like `decode_page`."""
+        for run in runs:
+            if type(run) is Plain:
+                records = self.decode_page(stream, after, run.records)
+            else:
+                records = self._decode_packed(stream, after, cast(Packed, run))
+            yield run.bytes, records
+            after += len(records)
 
     def _decode_packed(self, stream: str, after: int, run: Packed) -> list[Any]:
         array = run.unpack()

@@ -83,9 +83,9 @@ def test_a_fold_of_a_changed_segment_gets_what_was_packed_or_nothing(data: st.Da
         patched.setattr(segments, "FRAME_BYTES", 100)
         key, packed = pack(7, rows)
 
-    def folded(value: bytes) -> list[bytes]:
+    def folded(value: bytes) -> list[bytes | list[bytes]]:
         runs = Segment("s", key, value).runs(0, 19)
-        return [run.unpack() if isinstance(run, Packed) else run for run in runs]
+        return [run.unpack() if isinstance(run, Packed) else run.records for run in runs]
 
     at, change = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.integers(1, 255))
     with suppress(RecordDamaged):

@@ -25,6 +25,7 @@ from tailfold.engine.backend.port import (
     LaterSnapshot,
     Lease,
     Packed,
+    Plain,
     Row,
     SnapshotKey,
     SnapshotWrite,
@@ -115,8 +116,9 @@ class MemoryBackend(MemoryForks):
                 raise RecordDamaged(stream, after + len(page) + 1, "the event is missing")
             return page
 
-    def runs(self, stream: str, *, after: int, upto: int) -> list[bytes | Packed]:  # noqa: D102
-        return list[bytes | Packed](self.data(stream, after=after, upto=upto))
+    def runs(self, stream: str, *, after: int, upto: int) -> list[Plain | Packed]:  # noqa: D102
+        page = self.data(stream, after=after, upto=upto)
+        return [Plain(page, sum(map(len, page)))]
 
     def rows(  # noqa: D102
         self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False

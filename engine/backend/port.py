@@ -196,6 +196,14 @@ class Row(NamedTuple):
     """The stream that the event was appended to: an ancestor, if `stream` is a fork and inherited it."""
 
 
+class Plain(NamedTuple):
+    """Records that stand one by one."""
+
+    records: list[bytes]
+    bytes: int
+    """Of the records."""
+
+
 class Packed(NamedTuple):
     """Records that stand together, packed: as one msgpack array, which is decoded in one call.
 
@@ -325,8 +333,8 @@ class Backend(Protocol):
         large records is cut short.
         """
 
-    def runs(self, stream: str, *, after: int, upto: int) -> list[bytes | Packed]:
-        """Return what `data` does, for folds: records that stand together as they stand."""
+    def runs(self, stream: str, *, after: int, upto: int) -> list[Plain | Packed]:
+        """Return what `data` does, for folds: records that stand together as they stand, others a few at a time."""
 
     def rows(self, stream: str, *, after: int, upto: int, limit: int, backwards: bool = False) -> list[Row]:
         """Return up to *limit* rows with after < version <= upto, oldest first, or newest first.

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 
 import lz4.frame
 from tailfold.engine.backend import keys
-from tailfold.engine.backend.port import HASH_BYTES, Packed, Row
+from tailfold.engine.backend.port import HASH_BYTES, Packed, Plain, Row
 from tailfold.engine.errors import RecordDamaged
 from tailfold.snapshots.zstd import decompress
 
@@ -92,26 +92,26 @@ class Segment:
             found += self._cut(frame, low, high)
         return found
 
-    def runs(self, after: int, upto: int) -> list[bytes | Packed]:
-        """Return the same, with each frame that is wanted whole as one array."""
-        found: list[bytes | Packed] = []
+    def plain(self, after: int, upto: int) -> list[Plain]:
+        """Return the same as one run."""
+        records = self.records(after, upto)
+        return [Plain(records, sum(map(len, records)))]
+
+    def runs(self, after: int, upto: int) -> list[Plain | Packed]:
+        """Return the same frame by frame, with each that is wanted whole as one array."""
+        found: list[Plain | Packed] = []
         for frame, low, high in self._frames_of(after, upto):
             if high - low == self._counts[frame]:
                 found.append(Packed(functools.partial(self._array, frame), high - low, self._size_of(frame)))
             else:
-                found += self._cut(frame, low, high)
+                cut = self._cut(frame, low, high)
+                found.append(Plain(cut, sum(map(len, cut))))
         return found
 
     @property
     def full(self) -> bool:
         """True if it is not packed anew together with what comes after."""
-        return self.count >= SEGMENT_RECORDS or self.bytes_of(self.first - 1, self.last) >= SEGMENT_BYTES
-
-    def bytes_of(self, after: int, upto: int) -> int:
-        """Return how many bytes those records have."""
-        if after < self.first and upto >= self.last:
-            return sum(map(self._size_of, range(len(self._counts))))
-        return sum(self._lengths_of(max(0, after + 1 - self.first), min(self.count, upto + 1 - self.first)))
+        return self.count >= SEGMENT_RECORDS or sum(map(self._size_of, range(len(self._counts)))) >= SEGMENT_BYTES
 
     def rows(self, name: str, after: int, upto: int, origin: str) -> list[Row]:
         """Return the rows of the versions *after*+1..*upto* that are in it, with the hashes that stand there."""
