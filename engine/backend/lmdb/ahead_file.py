@@ -248,12 +248,6 @@ class AheadFile:
         if recovering:
             flush(self._handle)
 
-    def disown(self) -> None:
-        """Make sure that nothing is recovered from what the file holds. By who is alone."""
-        header = self.header()
-        if header.active:
-            self.write_header(active=False, txn=0, meta=header.meta, store=b"")
-
     # -- records ---------------------------------------------------------------------------------------
 
     @property
@@ -394,6 +388,22 @@ def peek(store: Path) -> Header:
         return NOTHING
     except OSError as error:
         raise StoreReadOnly(f"{FILE} of the store at {store} cannot be read ({error.strerror})") from None
+
+
+def refuse_without_data(store: Path) -> None:
+    """Raise `StoreDamaged` if `data.mdb` is gone from a store that was not closed: a new one would hide that."""
+    data = store / "data.mdb"
+
+    def there() -> bool:
+        return data.is_file() and data.stat().st_size > 0
+
+    # Looked at again: another process may be making the store, its data first.
+    if SUPPORTED and store.is_dir() and not there() and peek(store).active and not there():
+        raise StoreDamaged(
+            str(store),
+            [f"data.mdb is missing or empty, and {FILE} holds what was appended last: bring data.mdb back to it; to"
+             " begin anew, take the directory away"],
+        )  # fmt: skip
 
 
 def _lock(handle: int) -> bool:

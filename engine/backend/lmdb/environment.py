@@ -104,6 +104,7 @@ class Environment:
                     )
             else:
                 keep_heap()
+                ahead_file.refuse_without_data(path)
                 directory.prepare(path, create)
                 try:
                     with ahead_file.opening(path):

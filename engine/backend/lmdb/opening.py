@@ -60,8 +60,6 @@ def begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | Non
     file = None
     try:
         file = AheadFile.open(path)
-        if file is not None and file.alone and not existed:
-            file.disown()  # it may be left of a store whose data.mdb was taken away
     except OSError as error:
         if file is not None:
             file.close()  # the error may be kept for long, and the lock with it

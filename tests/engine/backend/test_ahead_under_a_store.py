@@ -82,9 +82,29 @@ def test_a_closed_store_is_data_mdb_alone(tmp_path: Path) -> None:
         assert store.head("a").version == 1
 
 
-def test_what_is_left_of_a_store_that_was_taken_away_does_not_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["missing", "empty"])
+def test_a_store_that_lost_its_data_while_it_was_not_closed_is_not_made_anew(tmp_path: Path, how: str) -> None:
     path = tmp_path / "s"
     left_behind(path, 3)
+    data, ahead = (path / "data.mdb").read_bytes(), (path / ahead_file.FILE).read_bytes()
+    if how == "missing":
+        (path / "data.mdb").unlink()
+    else:
+        (path / "data.mdb").write_bytes(b"")
+    for create in (True, False):
+        with pytest.raises(StoreDamaged, match=r"data\.mdb is missing or empty"):
+            Store.open(path, create=create)
+    assert (path / ahead_file.FILE).read_bytes() == ahead
+    (path / "data.mdb").write_bytes(data)
+    with Store.open(path) as store:
+        assert store.verify().sound
+        assert [head.version for head in store.streams()] == [3]
+
+
+def test_where_a_closed_store_was_taken_away_a_new_one_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with Store.open(path) as store:
+        store.append("a", Deposited(1), expected=0)
     (path / "data.mdb").unlink()
     with Store.open(path) as store:
         assert list(store.streams()) == []
