@@ -17,7 +17,7 @@ from tailfold.cli.commands import list as list_command
 from tailfold.cli.commands import store as store_commands
 from tailfold.cli.console import note
 from tailfold.cli.exits import Exit, exit_of
-from tailfold.cli.options import STORE_VARIABLE
+from tailfold.cli.options import STORE_VARIABLE, given_store
 from tailfold.engine.errors import EngineError
 from typer.core import TyperCommand
 
@@ -73,6 +73,7 @@ def _root(
         Path | None,
         typer.Option(
             "--store",
+            parser=given_store,
             metavar="DIR",
             help="The store's directory, for any command.",
             show_default=False,

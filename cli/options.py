@@ -22,10 +22,19 @@ from tailfold.snapshots import never
 STORE_VARIABLE = "TAILFOLD_STORE"
 STORE_DEFAULT = ".tailfold"
 
+
+def given_store(text: str) -> Path:
+    """Return the path that --store names. An empty one comes from an unset variable of a script."""
+    if not text:
+        raise typer.BadParameter("an empty path names no store")
+    return Path(text)
+
+
 StoreOption = Annotated[
     Path | None,
     typer.Option(
         "--store",
+        parser=given_store,
         metavar="DIR",
         help=f"The store's directory. Default: ${STORE_VARIABLE}, else ./{STORE_DEFAULT}.",
         show_default=False,

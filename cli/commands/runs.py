@@ -44,7 +44,7 @@ from tailfold.engine.agent.loop import MAX_TURNS_MOST, Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
 from tailfold.engine.agent.replay import Replayed
 from tailfold.engine.agent.replay import replay as replay_run
-from tailfold.engine.agent.runtime import OnEvent, begin_of, check_question
+from tailfold.engine.agent.runtime import OnEvent, RunExists, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run
 from tailfold.engine.agent.state import RunState, run_fold
@@ -108,6 +108,8 @@ def run(
     if model != "auto":
         named_model(model, rule)
     with open_to_start(store) as opened:
+        if opened.backend.head(run_id) is not None:
+            raise RunExists(run_id)  # before a model is looked for
         _drive(opened, run_id, work, kill_after, as_json, store)
 
 

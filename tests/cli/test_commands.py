@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,11 @@ def test_exit_codes_of_a_runs_life(store: Path, tmp_path: Path) -> None:
     assert tailfold(store, "resume", "r-1").returncode == 3
     assert tailfold(store, "replay", "r-1").returncode == 0
     assert tailfold(store, "show", "r-9").returncode == 6
-    assert tailfold(store, "run", QUESTION, "--run-id", "r-1", "--model", "rules").returncode == 9
+    again = tailfold(store, "run", QUESTION, "--run-id", "r-1")
+    assert again.returncode == 9
+    assert again.stderr == "tailfold: run 'r-1' exists: resume it, or start under another id\n", (
+        "no model was looked for"
+    )
     assert tailfold(store, "run").returncode == 2
     assert tailfold(store, "nonsense").returncode == 2
     assert tailfold(store, "show", "r-1", "--at", "99").returncode == 6
@@ -197,6 +202,7 @@ def test_the_store_is_found_by_option_then_environment_then_here(store: Path, tm
     assert listed("list", "--store", str(store), TAILFOLD_STORE=str(tmp_path / "no")) == 0
     (tmp_path / ".tailfold").symlink_to(store)
     assert listed("list") == 0
+    assert listed("list", "--store=") == listed("--store=", "list") == 2, "an unset variable of a script"
 
 
 def test_foreign_streams_are_shown_and_verified_but_are_no_runs(tmp_path: Path) -> None:
@@ -256,8 +262,9 @@ def test_every_command_has_help_with_an_example() -> None:
         assert f"tailfold {command.name}" in text, command.name
 
 
-def test_the_version_is_printed() -> None:
-    done = subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True, env=environment())
+@pytest.mark.parametrize("program", [PROGRAM, [sys.executable, "-m", "tailfold.cli"]], ids=["script", "module"])
+def test_the_version_is_printed(program: list[str]) -> None:
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True, env=environment())
     assert done.stdout.startswith("tailfold 0.")
 
 

@@ -16,10 +16,20 @@ from tailfold.engine.agent.loop import Reply
 from tailfold.engine.agent.messages import Message, ModelRequest
 from tailfold.engine.agents.comparetiers.agent import REJECTION
 
+_ONES = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_WORDS = {word: i for i, word in enumerate(_ONES, 1)} | {word: 10 * i for i, word in enumerate(_TENS, 2)}
+_WORDS |= {f"{tens}-{one}": _WORDS[tens] + _WORDS[one] for tens in _TENS for one in _ONES[:9]}
+_WORDS |= {"a dozen": 12, "a hundred": 100, "one hundred": 100}
+_WORD = "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True)).replace("\\-", "[- ]")
+_NUMBER = r"(?:\d{1,3}(?:,\d{3})++|\d++)(?!,\d)|" + _WORD
+_UNIT = r"(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
 _SEATS = re.compile(
-    r"(?<![\d,.-])(\d[\d,]*+)[\s-]*+(?:seats?|users?|people|persons?|members?|licen[cs]es?|employees|developers)\b"
-    r"|\b(?:team|company|group) of (\d[\d,]*)\b",
-    re.IGNORECASE,
+    rf"(?<![\w,.-])({_NUMBER})[\s-]*+{_UNIT}|\b(?:team|company|group) of ({_NUMBER})\b", re.IGNORECASE
+)
+_ODD_SEATS = re.compile(
+    rf"(?:\b(?:no|zero|half an?)|(?<![-−\d.,–])[-−\d.,–]*+(?<=\d))[\s-]*+{_UNIT}", re.IGNORECASE
 )
 _MONTHLY = re.compile(r"\b(?:monthly|(?:per|a|each|by the) month)\b", re.IGNORECASE)
 _YEARLY = re.compile(r"\b(?:yearly|annual(?:ly)?|(?:per|a|each|by the) year)\b", re.IGNORECASE)
@@ -184,6 +194,8 @@ class Asked(NamedTuple):
     seats: int
     billings: list[str]
     compare: bool
+    odd_seats: str = ""
+    """What is said of seats and is no whole number of them: no price for one seat answers that."""
 
 
 def rule(request: ModelRequest) -> Reply:
@@ -201,6 +213,8 @@ def rule(request: ModelRequest) -> Reply:
             "I am the built-in rules, not a language model, and found no product in the question. Ask, for"
             ' example: "How much is Notion Plus for 5 seats, billed monthly?"'
         )
+    if asked.odd_seats:
+        return Reply(f'I give no price for {asked.odd_seats!r}: name a whole number of seats, such as "5 seats".')
     if not results:
         return _look_up(asked)
     if all(call.name == "get_plans" for call, _ in results):
@@ -215,9 +229,16 @@ def understand(question: str) -> Asked:
     seats_found = _SEATS.search(question)
     seats = 1
     if seats_found:
-        digits = (seats_found[1] or seats_found[2]).replace(",", "").lstrip("0") or "0"
-        seats = int(digits) if len(digits) <= SEATS_DIGITS_MAX else 10**SEATS_DIGITS_MAX
+        said = (seats_found[1] or seats_found[2]).casefold()
+        digits = said.replace(",", "").lstrip("0") or "0"
+        if not said[0].isdigit():
+            seats = next(
+                count for word, count in _WORDS.items() if word.replace("-", " ") == said.replace("-", " ")
+            )
+        else:
+            seats = int(digits) if len(digits) <= SEATS_DIGITS_MAX else 10**SEATS_DIGITS_MAX
     rest = _MONEY.sub(" , ", _SEATS.sub(" , ", question))
+    odd = _ODD_SEATS.search(rest)
     billings = [name for name, pattern in (("monthly", _MONTHLY), ("yearly", _YEARLY)) if pattern.search(rest)]
     phrases: list[str] = []
     words: list[str] = []
@@ -236,6 +257,7 @@ def understand(question: str) -> Asked:
         seats,
         billings or ["monthly", "yearly"],
         bool(_COMPARE.search(question)),
+        odd[0] if odd else "",
     )
 
 

@@ -91,12 +91,22 @@ def test_the_products_are_read_out_of_a_question(question: str, phrases: list[st
         ("Notion for a Company of 30 at 2 locations", 30),
         ("Notion for 20 licenses", 20),
         ("Notion for 20 licences", 20),
+        ("Notion Plus for five seats, billed monthly", 5),
+        ("Notion for Twenty-Five people", 25),
+        ("Notion for a dozen users", 12),
+        ("Notion for a team of twelve", 12),
         ("Notion", 1),
         ("Microsoft 365", 1),
     ],
 )
 def test_the_number_of_seats_is_read_and_is_one_if_none_is_stated(question: str, seats: int) -> None:
     assert understand(question).seats == seats
+
+
+@pytest.mark.parametrize("said", ["-3 seats", "2.5 seats", "2,5 seats", "5-10 users", "no seats", "zero seats"])
+def test_what_is_no_whole_number_of_seats_gets_no_price_for_one(said: str) -> None:
+    answer = ask(f"How much is Notion Plus for {said}, billed monthly?")
+    assert answer == f'I give no price for {said!r}: name a whole number of seats, such as "5 seats".'
 
 
 @pytest.mark.parametrize(
