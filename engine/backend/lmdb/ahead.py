@@ -25,7 +25,6 @@ rollback journal follows from its copy on write.
 from __future__ import annotations
 
 import _thread
-import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -39,8 +38,9 @@ from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.gate import Gate
 from tailfold.engine.backend.lmdb import metas
 from tailfold.engine.backend.lmdb.ahead_file import FILE, AheadFile, Record
+from tailfold.engine.backend.lmdb.faults import NO_ROOM, full
 from tailfold.engine.backend.lmdb.writes import Noted, Writes, apply, read_noted
-from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
+from tailfold.engine.errors import EngineError, OutcomeUnknown, StoreDamaged, StoreReadOnly
 
 if TYPE_CHECKING:  # lmdb's classes take no parameters at run time
     _Txn = lmdb.Transaction[bytes]
@@ -213,8 +213,8 @@ class Ahead:
         try:
             work()
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise StoreFull(f"no room left on the disk of {self.path}: nothing was written") from error
+            if error.errno in NO_ROOM:
+                raise full(self.path, error.errno) from error
             raise OutcomeUnknown(
                 f"the disk of {self.path} failed ({error}): reopen the store and look what is there"
             ) from error

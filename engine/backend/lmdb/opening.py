@@ -13,13 +13,12 @@ import msgspec
 from tailfold.engine.backend import directory, keys
 from tailfold.engine.backend.lmdb import ahead_file, metas
 from tailfold.engine.backend.lmdb.ahead_file import AheadFile
-from tailfold.engine.backend.lmdb.faults import check_pages, code_of, translated
+from tailfold.engine.backend.lmdb.faults import NO_ROOM, check_pages, code_of, full, translated
 from tailfold.engine.backend.port import FORMAT_AHEAD, FORMAT_LEAST, FORMAT_VERSION, Durability
 from tailfold.engine.errors import (
     EngineError,
     FormatTooNew,
     StoreDamaged,
-    StoreFull,
     StoreNotFound,
     StoreReadOnly,
 )
@@ -63,8 +62,8 @@ def begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | Non
     except OSError as error:
         if file is not None:
             file.close()  # the error may be kept for long, and the lock with it
-        if error.errno == errno.ENOSPC:
-            raise StoreFull(f"no room left on the disk of {path}: nothing was written") from None
+        if error.errno in NO_ROOM:
+            raise full(path, error.errno) from None
         if error.errno in _NO_DESCRIPTORS:
             raise
         raise StoreNotFound(str(path), f"{ahead_file.FILE} cannot be opened ({error.strerror})") from None
@@ -142,8 +141,8 @@ def open_environment(path: Path, map_bytes: int, *, flushing: bool) -> lmdb.Envi
                 directory.discard(path)
             if code_of(error) in _NO_DESCRIPTORS:
                 raise EngineError(f"the store at {path} cannot be opened ({error})") from None
-            if code_of(error) == errno.ENOSPC:
-                raise StoreFull(f"no room left on the disk of {path}: the store was not made") from None
+            if code_of(error) in NO_ROOM:
+                raise full(path, code_of(error)) from None
             raise StoreNotFound(str(path), f"it cannot be opened ({error})") from None
         else:
             env.reader_check()

@@ -113,13 +113,14 @@ def test_where_a_closed_store_was_taken_away_a_new_one_is_made(tmp_path: Path) -
         assert [head.stream for head in store.streams()] == ["b"]
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_refuses_the_append_and_the_next_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     with Store.open(tmp_path / "s") as store:
         store.append("a", Deposited(1), expected=0)
         with monkeypatch.context() as patch:
-            patch.setattr(ahead_file, "write_all", failing(OSError(errno.ENOSPC, "full")))
+            patch.setattr(ahead_file, "write_all", failing(OSError(code, "full")))
             with pytest.raises(StoreFull):
                 store.append("a", Deposited(2), expected=1)
         with monkeypatch.context() as patch:
