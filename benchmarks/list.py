@@ -20,7 +20,7 @@ from tailfold.engine.agent.events import (
     TurnStarted,
     Usage,
 )
-from tailfold.engine.agent.run_list import run_list
+from tailfold.engine.agent.listing import run_list
 from tailfold.engine.agent.state import run_fold
 from tailfold.snapshots import never
 

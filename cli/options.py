@@ -11,12 +11,10 @@ from typing import Annotated
 import typer
 from tailfold.cli.guard import check_before_writing, probe
 from tailfold.engine import Store
-from tailfold.engine.agent.events import AGENT_UPCASTERS, RunStarted
-from tailfold.engine.agents.comparetiers import NAME
+from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.errors import BadArgument, StreamNotFound
-from tailfold.engine.events import COMPOSITE_TAG
 from tailfold.engine.names import check_stream_name
-from tailfold.engine.rawrecords import raw_record
 from tailfold.snapshots import never
 
 STORE_VARIABLE = "TAILFOLD_STORE"
@@ -120,35 +118,15 @@ def open_run(
 
     probe(store_path(given), look)
     opened = open_store(given)
-    if is_own_run(opened, run_named(opened, run)):
+    if is_run(opened, run_named(opened, run)):
         opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 
 
-def is_own_run(store: Store, stream: str) -> bool:
-    """Say whether *stream* is a run of the shipped agent; others are shown by their stored field names.
-
-    A stream of another program may use the same kinds for other things.
-    """
-    for row in store.backend.rows(stream, after=0, upto=1, limit=1):
-        try:
-            tag, *_, payload = raw_record(row.data)
-            if tag == COMPOSITE_TAG:
-                tag, payload = payload[0]
-        except (ValueError, LookupError, TypeError):
-            return False
-        return (
-            str(tag).startswith(f"{RunStarted.kind}@")
-            and isinstance(payload, dict)
-            and payload.get("agent") == NAME
-        )
-    return False
-
-
 def check_run(store: Store, run: str, at: int | None = None) -> None:
-    """Raise unless *run* can be read truly up to *at*, with the agent's events if it is the agent's."""
+    """Raise unless *run* can be read truly up to *at*, with the events of agents if it is an agent's run."""
     try:
-        if is_own_run(store, run):
+        if is_run(store, run):
             store.log.codec.adopt(AGENT_UPCASTERS)
         store.check_readable(run, upto=at)
     except StreamNotFound:
@@ -183,7 +161,7 @@ def open_all(given: Path | None) -> Store:
     """Open the store after a probe that every event in it can be read truly."""
 
     def check(store: Store) -> None:
-        own = [head.stream for head in store.streams() if is_own_run(store, head.stream)]
+        own = [head.stream for head in store.streams() if is_run(store, head.stream)]
         for head in store.streams():
             store.check_readable(head.stream)
         store.log.codec.adopt(AGENT_UPCASTERS)

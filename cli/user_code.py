@@ -22,7 +22,7 @@ EventsOption = Annotated[
     typer.Option(
         "--events",
         metavar="MODULE:ATTR",
-        help="An Upcasters, or a list of event classes, of your own program. Default: those of the shipped agent.",
+        help="An Upcasters, or a list of event classes, of your own program. Default: those of agents' runs.",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ FoldOption = Annotated[
     typer.Option(
         "--fold",
         metavar="MODULE:ATTR",
-        help="A Fold of your own program. Default: the shipped agent's, for its own runs.",
+        help="A Fold of your own program. Default: that of agents, for their runs.",
         show_default=False,
     ),
 ]

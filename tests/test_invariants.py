@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tailfold.engine import ANY, MemoryBackend, Store
 from tailfold.engine.agent.models import RuleModel
-from tailfold.engine.agent.replay import replay
+from tailfold.engine.agent.replaying import replay
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
 from tailfold.engine.backend import chain, keys

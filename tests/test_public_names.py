@@ -11,6 +11,7 @@ from tailfold.engine import EngineError, errors
 MODULES = (
     "tailfold.engine",
     "tailfold.engine.records",
+    "tailfold.engine.agent",
     "tailfold.engine.agent.models",
     "tailfold.engine.agents.comparetiers",
     "tailfold.engine.costs",

@@ -11,12 +11,13 @@ import typer
 from tailfold.cli.bench_html import page
 from tailfold.cli.bench_text import say_costs
 from tailfold.cli.console import emit, note, one_line, stages
-from tailfold.cli.options import JsonOption, StoreOption, is_own_run, open_run, run_named
+from tailfold.cli.options import JsonOption, StoreOption, open_run, run_named
 from tailfold.cli.user_code import EventsOption, FoldOption, fold_of, request_of, upcasters_of
 from tailfold.engine import Fold, Store
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import RunState, run_fold
-from tailfold.engine.agents.comparetiers import comparetiers, shipped
+from tailfold.engine.agents.comparetiers import NAME, comparetiers, shipped
 from tailfold.engine.costs import STREAM, Costs, measure, measure_scratch, synthetic_session
 from tailfold.engine.errors import BadArgument
 from tailfold.snapshots.limits import RESUME_BUDGET_MS
@@ -58,7 +59,8 @@ def bench(
         typer.Option(
             "--request",
             metavar="MODULE:ATTR",
-            help="An Agent, or a function that makes a model's request from the state. Default: the shipped agent.",
+            help="An Agent, or a function that makes a model's request from the state. Default: the shipped agent,"
+            " for its own runs.",
             show_default=False,
         ),
     ] = None,
@@ -151,13 +153,15 @@ def _measure_run(run: str, subject: _Subject, events: str | None, how: _How, sto
         stream = run_named(opened, run)
         if upcasters is not None:
             opened.log.codec.adopt(upcasters)
-        own = subject.fold is None and is_own_run(opened, stream)
+        own = subject.fold is None and is_run(opened, stream)
         if subject.fold is None and not own:
             raise BadArgument(
-                f"stream {stream!r} is no run of the shipped agent, so there is no fold for it: name yours with"
-                " --fold MODULE:ATTR"
+                f"stream {stream!r} is no run of an agent, so there is no fold for it: name yours with --fold"
+                " MODULE:ATTR"
             )
-        request = subject.request or (comparetiers(shipped(), "shipped").request if own else None)
+        request = subject.request
+        if request is None and own and begin_of(opened, stream).agent == NAME:
+            request = comparetiers(shipped(), "shipped").request
         with stages() as show:
             return measure(
                 opened,

@@ -10,9 +10,10 @@ import msgspec
 import typer
 from tailfold.cli.console import clock_text, emit, note, one_line, say_line
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, open_store, run_named, store_path
 from tailfold.engine import Opaque, Recorded, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.backend.port import Row
 from tailfold.engine.errors import StreamNotFound
 from tailfold.engine.exporting import line_of
@@ -99,7 +100,7 @@ def _begin(opened: Store, run: str | None, after: int | None) -> int:
 
 def _typed(opened: Store, run: str | None) -> Store:
     """Make the events of the shipped agent known if they are all that will be shown."""
-    if run is not None and is_own_run(opened, run):
+    if run is not None and is_run(opened, run):
         opened.log.codec.adopt(AGENT_UPCASTERS)
     return opened
 

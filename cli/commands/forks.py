@@ -14,7 +14,6 @@ from tailfold.cli.options import (
     RunArgument,
     StoreOption,
     check_run,
-    is_own_run,
     open_store,
     open_to_drive,
     run_named,
@@ -22,7 +21,9 @@ from tailfold.cli.options import (
 )
 from tailfold.engine import Head, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.agent.state import run_fold
+from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.errors import BadArgument, EngineError, HeadMoved
 from tailfold.engine.exporting import line_of
 from tailfold.engine.forks import Branch, changed
@@ -102,25 +103,28 @@ def _show_fork(opened: Store, made: Head, run: str, as_json: bool) -> None:
         return
     say(made.stream)
     means = f"; {', '.join(heads)} now means it" if heads else ""
-    note(
-        f"{made.stream} has events 1..{made.version} of {run}{means}. Go on with: tailfold resume {made.stream}"
-        f"{_what_it_needs(opened, made)}"
-    )
+    note(f"{made.stream} has events 1..{made.version} of {run}{means}.{_how_to_go_on(opened, made)}")
 
 
-def _what_it_needs(opened: Store, made: Head) -> str:
-    """Return the option without which a fork of a run that had ended is not resumed."""
-    reason = None
+def _how_to_go_on(opened: Store, made: Head) -> str:
+    """Say what goes on with a fork, and what that needs if the run had ended; nothing of what is no run."""
+    agent, reason = "", None
     with suppress(EngineError):  # the fork is made, whatever cannot be read of it
-        if is_own_run(opened, made.stream):
-            reason = opened.load(made.stream, run_fold).state.reason
+        if is_run(opened, made.stream):
+            state = opened.load(made.stream, run_fold).state
+            agent, reason = state.agent, state.reason
+    if not agent:
+        return ""
+    if agent != NAME:
+        return f" Go on with it in the program of agent {agent!r}"
+    command = f" Go on with: tailfold resume {made.stream}"
     match reason:
         case None:
-            return ""
+            return command
         case "budget_exhausted":
-            return " --max-turns N (its turns had run out)"
+            return f"{command} --max-turns N (its turns had run out)"
         case _:
-            return ' --question "…" (it had ended)'
+            return f'{command} --question "…" (it had ended)'
 
 
 def tree(
@@ -185,7 +189,7 @@ def diff(
     probe(store_path(store), look)
     with open_store(store) as opened:
         names = [run_named(opened, name) for name in (left, right)]
-        own = all(is_own_run(opened, name) for name in names)
+        own = all(is_run(opened, name) for name in names)
         if own:
             opened.log.codec.adopt(AGENT_UPCASTERS)
         found = opened.diff(*names)

@@ -18,13 +18,13 @@ from tailfold.cli.options import (
     JsonOption,
     RunArgument,
     StoreOption,
-    is_own_run,
     open_run,
     open_to_start,
     run_named,
     version_of,
 )
 from tailfold.engine import Opaque, Store, importing
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument
 from tailfold.engine.exporting import export as export_lines
@@ -193,9 +193,9 @@ def _seekable(file: str) -> Iterator[IO[bytes]]:
 
 
 def _require_run(opened: Store, run: str) -> None:
-    if not is_own_run(opened, run):
+    if not is_run(opened, run):
         [first] = opened.read(run, limit=1)
         raise BadArgument(
-            f"stream {run!r} is no run (it begins with {first.kind!r}) of the shipped agent, so this command has"
-            " no fold for it"
+            f"stream {run!r} is no run of an agent (it begins with {first.kind!r}), so this command has no fold for"
+            " it"
         )

@@ -10,7 +10,7 @@ from tailfold.cli.console import emit, note, one_line, progress_bar, table, time
 from tailfold.cli.guard import check_pages_before_writing, probe
 from tailfold.cli.options import JsonOption, StoreOption, store_path
 from tailfold.engine import Store
-from tailfold.engine.agent.run_list import RunRow, complete, run_list
+from tailfold.engine.agent.listing import RunRow, complete, run_list
 from tailfold.engine.agents.comparetiers import NAME
 from tailfold.engine.projections import SAVE_AFTER_EVENTS
 
@@ -19,7 +19,7 @@ SAVE_AFTER_FORKS = 16
 
 
 def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
-    """List the runs: id, status, turns, events, last event, question.
+    """List the runs of all agents: id, status, turns, events, last event, question.
 
     It folds no run: it reads a projection that is kept in the store, and what was appended since. With --json also
     the tokens, what the model was waited for (model_s, in seconds) and the last event; questions and answers are
@@ -34,11 +34,13 @@ def list_runs(as_json: JsonOption = False, store: StoreOption = None) -> None:
         for row in rows:
             emit(_listed(row) | {"heads": sorted(name for name, stream in heads.items() if stream == row.run)})
     elif rows:
+        several = any(row.agent != NAME for row in rows)
         table(
-            ("RUN", "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
+            ("RUN", *(["AGENT"] if several else []), "STATUS", "TURNS", "EVENTS", "UPDATED (UTC)", "QUESTION"),
             [
                 (
                     _named(row.run, heads),
+                    *([one_line(row.agent, 40)] if several else []),
                     row.reason or row.status,
                     f"{row.turns}/{row.max_turns}",
                     str(row.events),
@@ -93,14 +95,14 @@ def _rows(given: Path | None) -> tuple[list[RunRow], dict[str, str]]:
     path = store_path(given)
 
     def look(store: Store) -> bytes:
-        projected = store.project(run_list(NAME), catch_up=False)
+        projected = store.project(run_list(), catch_up=False)
         save = projected.behind >= SAVE_AFTER_EVENTS
         if save:
             check_pages_before_writing(store, path)
         with progress_bar("listing runs", projected.behind) as bar:
             advance = (lambda count: bar.advance(bar.task_ids[0], count)) if bar else None
             projected.catch_up(save=save, check=True, progress=advance)
-        rows, made = complete(store, projected.state, NAME)
+        rows, made = complete(store, projected.state)
         if made >= SAVE_AFTER_FORKS:
             check_pages_before_writing(store, path)
             projected.save()

@@ -13,10 +13,11 @@ import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table
 from tailfold.cli.exits import Exit
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, is_own_run, open_store
+from tailfold.cli.options import JsonOption, open_store
 from tailfold.cli.user_code import imported, upcasters_of
 from tailfold.engine import Fold, Store
 from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.errors import BadArgument, StoreDamaged
 from tailfold.engine.migration import Report, Schema
@@ -78,7 +79,7 @@ def migrate(
         report = migrate_store(
             source,
             destination,
-            lambda stream: own if is_own_run(opened, stream) else others,
+            lambda stream: own if is_run(opened, stream) else others,
             dry_run=dry_run,
             progress=progress,
         )

@@ -42,8 +42,8 @@ from tailfold.engine.agent.events import (
 )
 from tailfold.engine.agent.loop import MAX_TURNS_MOST, Agent, check_max_turns
 from tailfold.engine.agent.models import choose_model, named_model
-from tailfold.engine.agent.replay import Replayed
-from tailfold.engine.agent.replay import replay as replay_run
+from tailfold.engine.agent.replaying import Replayed
+from tailfold.engine.agent.replaying import replay as replay_run
 from tailfold.engine.agent.runtime import OnEvent, RunExists, begin_of, check_question
 from tailfold.engine.agent.runtime import resume as resume_run
 from tailfold.engine.agent.runtime import start as start_run

@@ -11,9 +11,10 @@ import typer
 from tailfold.cli.console import emit, note, one_line, plural, progress_bar, say, table
 from tailfold.cli.exits import Exit, exit_of
 from tailfold.cli.guard import probe
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_store, run_named, store_path
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, open_store, run_named, store_path
 from tailfold.cli.user_code import EventsOption, upcasters_of
 from tailfold.engine import Store, schema_files, schema_report
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.errors import Corruption, SchemaChanged
 from tailfold.engine.names import check_stream_name
 from tailfold.engine.schema_files import LOCK_DEFAULT, corpus_path
@@ -300,7 +301,7 @@ def _taken(
 
 def _only(opened: Store, every_stream: bool) -> Callable[[str], bool]:
     """Streams that the code is meant for: those of the shipped agent's runs, or all for a program's own events."""
-    return (lambda stream: True) if every_stream else (lambda stream: is_own_run(opened, stream))
+    return (lambda stream: True) if every_stream else (lambda stream: is_run(opened, stream))
 
 
 def _touch(opened: Store) -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from tailfold.cli.console import emit, note, progress_bar, say, table, time_text
 from tailfold.cli.exits import Exit
-from tailfold.cli.options import JsonOption, RunArgument, StoreOption, is_own_run, open_all, open_run, run_named
+from tailfold.cli.options import JsonOption, RunArgument, StoreOption, open_all, open_run, run_named
+from tailfold.engine.agent.listing import is_run
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.snapshot_report import SnapshotFinding, explain, prune, standing, verify_snapshots
@@ -110,7 +111,7 @@ def verify(
         with progress_bar("folding", total) as bar:
             advance = (lambda done: bar.advance(bar.task_ids[0], done)) if bar else None
             for name in runs:
-                if not is_own_run(opened, name):
+                if not is_run(opened, name):
                     continue  # of another program: its fold is not here
                 result = verify_snapshots(opened.log, opened.snapshots, name, run_fold, advance)
                 compared += result.compared

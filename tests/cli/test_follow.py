@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tailfold.engine import ANY, Store
 from tailfold.engine.agent.events import RunStarted, TurnStarted
-from tailfold.engine.agent.run_list import run_list
+from tailfold.engine.agent.listing import run_list
 
 from tests.cli.command import QUESTION, json_lines, start, tailfold
 from tests.domain import Deposited
@@ -142,7 +142,7 @@ def test_list_folds_no_run_and_keeps_its_list_in_the_store(tmp_path: Path) -> No
         listed[7] | {"question": "question 7", "turns": 1, "events": 2, "last_event": "turn_started"} == listed[7]
     )
     with Store.open(path) as opened:
-        assert opened.project(run_list("comparetiers"), catch_up=False).position == 400
+        assert opened.project(run_list(), catch_up=False).position == 400
         opened.append("r-000", TurnStarted(2), expected=2)
     change_event(path, 1, lambda data: data[:-1] + b"x", stream=9)  # not read: it is in the list already
     again = json_lines(tailfold(path, "list", "--json"))

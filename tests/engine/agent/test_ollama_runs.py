@@ -19,7 +19,7 @@ from tailfold.engine.agent.events import (
     ToolResult,
 )
 from tailfold.engine.agent.models import OllamaModel
-from tailfold.engine.agent.replay import replay
+from tailfold.engine.agent.replaying import replay
 from tailfold.engine.agent.runtime import resume, start
 from tailfold.engine.agent.state import RunState
 

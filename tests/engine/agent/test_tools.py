@@ -15,7 +15,7 @@ from tailfold.engine import MemoryBackend, Store
 from tailfold.engine.agent.events import Effect, ToolCall
 from tailfold.engine.agent.loop import Agent, Reply
 from tailfold.engine.agent.messages import ModelRequest
-from tailfold.engine.agent.replay import replay
+from tailfold.engine.agent.replaying import replay
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agent.state import RunState
 from tailfold.engine.agent.tools import Tool, Toolbox, ToolFailed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailfold.engine import MemoryBackend, Store
 from tailfold.engine.agent import runtime
 from tailfold.engine.agent.models import RuleModel
-from tailfold.engine.agent.replay import replay
+from tailfold.engine.agent.replaying import replay
 from tailfold.engine.agent.runtime import start
 from tailfold.engine.agent.state import RunState
 from tailfold.engine.agents.comparetiers import comparetiers, read_catalogue, rule, shipped

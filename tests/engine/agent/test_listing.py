@@ -21,8 +21,8 @@ from tailfold.engine.agent.events import (
     TurnStarted,
     Usage,
 )
+from tailfold.engine.agent.listing import RunRow, run_list
 from tailfold.engine.agent.models import RuleModel
-from tailfold.engine.agent.run_list import RunRow, run_list
 from tailfold.engine.agent.runtime import resume, start
 from tailfold.engine.agent.state import run_fold
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped

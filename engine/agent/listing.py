@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +27,10 @@ from tailfold.engine.agent.events import (
 )
 from tailfold.engine.agent.state import Status, run_fold
 from tailfold.engine.backend.port import Head
+from tailfold.engine.errors import RecordDamaged
 from tailfold.engine.log import Recorded
 from tailfold.engine.projections import Projection, Stored
-from tailfold.engine.rawrecords import tag_of_record, time_of_record
+from tailfold.engine.rawrecords import as_record, stored_payloads, tag_of_record, time_of_record
 from tailfold.engine.store import Store
 from tailfold.snapshots import Table
 
@@ -94,7 +96,16 @@ def run_list(agent: str | None = None) -> Projection[RunList]:
     return projection
 
 
-def complete(store: Store, rows: RunList, agent: str) -> tuple[list[RunRow], int]:
+def is_run(store: Store, stream: str) -> bool:
+    """Say whether *stream* begins as an agent's run does: another program may use its kinds for other things."""
+    for row in store.backend.rows(stream, after=0, upto=1, limit=1):
+        with suppress(ValueError, RecordDamaged):
+            for kind, version, payload in stored_payloads(row.data)[:1]:
+                return _begins_run(Stored(stream, 1, kind, version, as_record(kind, version, payload)), None)
+    return False
+
+
+def complete(store: Store, rows: RunList, agent: str | None = None) -> tuple[list[RunRow], int]:
     """Return the rows of all runs that can be read, with those of forks, in byte order of the run ids.
 
     The events of a fork begin in the middle of a run, so its first row comes from its folded state; from then on
@@ -112,7 +123,7 @@ def complete(store: Store, rows: RunList, agent: str) -> tuple[list[RunRow], int
     return [row for row in rows.rows() if row.run not in deleted], made
 
 
-def _row_of_fork(store: Store, head: Head, agent: str) -> RunRow | None:
+def _row_of_fork(store: Store, head: Head, agent: str | None) -> RunRow | None:
     versions = (1, head.version)
     first, last = (store.backend.rows(head.stream, after=v - 1, upto=v, limit=1)[0] for v in versions)
     if not _begins_run(Stored(head.stream, 1, *tag_of_record(first.data), first.data), agent):

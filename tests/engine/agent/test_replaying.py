@@ -25,7 +25,7 @@ from tailfold.engine.agent.events import (
 from tailfold.engine.agent.loop import Agent, ModelError, Reply
 from tailfold.engine.agent.messages import ModelRequest
 from tailfold.engine.agent.models import RuleModel
-from tailfold.engine.agent.replay import Replayed, replay
+from tailfold.engine.agent.replaying import Replayed, replay
 from tailfold.engine.agent.runtime import resume, start
 from tailfold.engine.agents.comparetiers import comparetiers, rule, shipped
 from tailfold.engine.errors import BadArgument, RecordDamaged, ReplayDiverged, StreamNotFound
