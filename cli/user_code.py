@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
-from tailfold.engine.agent.events import AGENT_UPCASTERS
+from tailfold.engine.agent.events import AGENT_UPCASTERS, RunStarted
 from tailfold.engine.agent.loop import Agent
 from tailfold.engine.errors import BadArgument, BadSteps, EngineError
 from tailfold.engine.events import Event, check_event_type
@@ -27,6 +27,15 @@ EventsOption = Annotated[
     ),
 ]
 
+AgentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:ATTR",
+        help="An Agent of your own program, or a function that makes one of run_started. Default: the shipped one.",
+        show_default=False,
+    ),
+]
 
 FoldOption = Annotated[
     str | None,
@@ -64,6 +73,26 @@ def request_of(given: str) -> Callable[[Any], Any]:
             raise BadArgument(f"--request {given} raised {type(error).__name__}: {error}") from error
 
     return request
+
+
+def agent_of(given: str, started: RunStarted) -> Agent:
+    """Return the agent that the option names for a run; raise `BadArgument` if it is none, or another."""
+    found = imported("--agent", given)
+    if not isinstance(found, Agent) and callable(found):
+        try:
+            found = found(started)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise BadArgument(f"--agent {given} raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, Agent):
+        raise BadArgument(
+            f"--agent {given} is of type {type(found).__name__}, not an Agent, nor a function that makes one of"
+            " run_started"
+        )
+    if found.name != started.agent:
+        raise BadArgument(f"the run belongs to agent {started.agent!r}, and --agent {given} is {found.name!r}")
+    return found
 
 
 def upcasters_of(given: str | None) -> Upcasters:

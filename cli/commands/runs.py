@@ -31,6 +31,7 @@ from tailfold.cli.options import (
     run_named,
     store_path,
 )
+from tailfold.cli.user_code import AgentOption, agent_of
 from tailfold.engine import Event, Store
 from tailfold.engine.agent.events import (
     ModelDecision,
@@ -207,6 +208,7 @@ def replay(
         typer.Option("--live-tools", help="Run the tools for real and compare what they return now."),
     ] = False,
     catalog: CatalogOption = None,
+    agent_name: AgentOption = None,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
@@ -220,17 +222,21 @@ def replay(
       tailfold replay r-1
 
       tailfold replay r-1 --live-tools --catalog changed.json
+
+      tailfold replay ticket-7 --agent support:agent
     """
     check_run_id(run.removeprefix(":"))
+    if agent_name is not None and catalog is not None:
+        raise BadArgument("--catalog is for the shipped agent: give either that or --agent")
     with open_run(store, run) as opened:
         run = run_named(opened, run)
         started = begin_of(opened, run)
-        agent = _recorded_agent(started)
+        agent = agent_of(agent_name, started) if agent_name is not None else _recorded_agent(started)
         if catalog is not None and not live_tools:
             note("without --live-tools no tool runs, so nothing is read from the catalogue")
         if catalog is not None:
             agent = _agent(catalog)
-        elif live_tools:
+        elif live_tools and agent_name is None:
             origin = started.origins.get(CATALOGUE_INPUT, SHIPPED)
             agent = _agent(None if origin == SHIPPED else Path(origin))
         try:
@@ -350,8 +356,8 @@ def _recorded_agent(started: RunStarted) -> Agent:
     """Return the agent of a recorded run, over the very catalogue that it started with."""
     if started.agent != NAME or CATALOGUE_INPUT not in started.inputs:
         raise BadArgument(
-            f"the run belongs to agent {started.agent!r}; this command drives {NAME!r}. Drive it from the"
-            " program that started it"
+            f"the run belongs to agent {started.agent!r}; this command knows {NAME!r}. Resume it from the program"
+            " that started it; tailfold replay takes its --agent MODULE:ATTR"
         )
     return comparetiers(started.inputs[CATALOGUE_INPUT].data, started.origins.get(CATALOGUE_INPUT, SHIPPED))
 

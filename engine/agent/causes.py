@@ -20,30 +20,33 @@ from tailfold.engine.store import Store
 
 
 class Causes:
-    """Versions of the events of one run that later ones are caused by."""
+    """Ids of the events of one run that later ones are caused by."""
 
-    def __init__(self) -> None:
-        self.decided = 0
-        self.called: dict[str, int] = {}
+    def __init__(self, last: str | None = None) -> None:
+        """Begin after the event with the id *last*, if there is one."""
+        self.last = last
+        self.decided: str | None = None
+        self.called: dict[str, str] = {}
+        """By call id, the event that wrote an open call down: the key of the call, whichever run takes it up."""
 
-    def note(self, version: int, event: Event) -> None:
+    def note(self, event_id: str, event: Event) -> None:
         """Take note of an event that is in the journal."""
         match event:
             case ModelDecision():
-                self.decided = version
+                self.decided = event_id
             case ToolCalled(call=call):
-                self.called[call.id] = version
+                self.called[call.id] = event_id
             case ToolResult(call_id=call_id) | ToolError(call_id=call_id):
                 self.called.pop(call_id, None)
 
-    def of(self, event: Event, last: int) -> int:
-        """Return the version of what causes *event*, in a journal at version *last*; 0 for nothing."""
+    def of(self, event: Event) -> str | None:
+        """Return the id of what causes *event*, which comes next; None for nothing."""
         match event:
             case ToolCalled() | AnswerRejected() | RunEnded(reason="answered"):
-                return self.decided or last
+                return self.decided or self.last
             case ToolResult(call_id=call_id) | ToolError(call_id=call_id):
-                return self.called.get(call_id, last)
-        return last
+                return self.called.get(call_id, self.last)
+        return self.last
 
 
 def causes_of(store: Store, run_id: str, state: RunState) -> Causes:
@@ -51,9 +54,11 @@ def causes_of(store: Store, run_id: str, state: RunState) -> Causes:
     causes = Causes()
     wanted = {open_call.call.id for open_call in state.open_calls}
     for recorded in store.read(run_id, backwards=True):
+        if causes.last is None:
+            causes.last = recorded.event_id
         if isinstance(recorded.event, ToolCalled) and recorded.event.call.id in wanted:
-            causes.note(recorded.version, recorded.event)
+            causes.note(recorded.event_id, recorded.event)
         if isinstance(recorded.event, ModelDecision):
-            causes.note(recorded.version, recorded.event)
+            causes.note(recorded.event_id, recorded.event)
             break  # calls are of the last decision: no turn begins while one is open
     return causes

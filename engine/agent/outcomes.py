@@ -23,10 +23,10 @@ class ToolErrorText(msgspec.Struct, frozen=True):
     error: str
 
 
-async def outcome_of(tools: Toolbox, call: ToolCall) -> Any | ToolErrorText:
-    """Run *call* and return its result as it will be recorded, or why there is none."""
+async def outcome_of(tools: Toolbox, call: ToolCall, key: str) -> Any | ToolErrorText:
+    """Run *call* under *key* and return its result as it will be recorded, or why there is none."""
     try:
-        return recordable(await tools.run(call))
+        return recordable(await tools.run(call, key))
     except ToolFailed as failure:
         return ToolErrorText(in_words(failure))
     except ValueError as error:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from tailfold.engine.agent.causes import Causes
 from tailfold.engine.agent.events import (
     AGENT_UPCASTERS,
     ModelDecision,
@@ -55,6 +56,7 @@ class _Recording:
     def __init__(self, run_id: str, events: Iterator[Recorded]) -> None:
         self.run_id = run_id
         self.state = RunState()
+        self.causes = Causes()
         self.done = 0
         self._events = (r for r in events if isinstance(r.event, Event))
         self._next = next(self._events, None)
@@ -66,7 +68,8 @@ class _Recording:
     def take(self) -> None:
         """Fold the next recorded event."""
         event = self.peek()
-        assert event is not None
+        assert event is not None and self._next is not None
+        self.causes.note(self._next.event_id, event)
         self.state = run_fold.evolve(self.state, event)
         self.done += 1
         self._next = next(self._events, None)
@@ -132,7 +135,8 @@ class _RecordedEffects:
                     raise AssertionError
             open_call = waiting.pop(call_id)
             if self._live_tools is not None:
-                outcome = await outcome_of(self._live_tools, open_call.call)
+                key = self._recording.causes.called[call_id]
+                outcome = await outcome_of(self._live_tools, open_call.call, key)
             yield open_call, outcome
 
 

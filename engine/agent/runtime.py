@@ -47,10 +47,10 @@ class RunExists(Conflict):
 class _LiveJournal:
     """The loop's journal on a store: durable first, then folded, then told."""
 
-    def __init__(self, live: Live[RunState], on_event: OnEvent | None, causes: Causes | None = None) -> None:
+    def __init__(self, live: Live[RunState], on_event: OnEvent | None, causes: Causes) -> None:
         self._live = live
         self._on_event = on_event
-        self._causes = causes or Causes()
+        self._causes = causes
 
     @property
     def state(self) -> RunState:
@@ -61,12 +61,11 @@ class _LiveJournal:
         raise AttributeError("the state is the fold of the journal")
 
     async def record(self, *events: Event) -> None:
-        live = self._live
-        cause = self._causes.of(events[0], live.version)
-        causation = event_id(live.stream, cause) if cause else None
-        appended = await live.append_async(*events, causation=causation, correlation=live.stream)
+        live, causes = self._live, self._causes
+        appended = await live.append_async(*events, causation=causes.of(events[0]), correlation=live.stream)
         for version, event in enumerate(events, appended.first):
-            self._causes.note(version, event)
+            causes.last = event_id(live.stream, version)
+            causes.note(causes.last, event)
             if self._on_event:
                 self._on_event(version, event)
 
@@ -77,9 +76,10 @@ class _LiveJournal:
 class _LiveEffects:
     """The loop's effects in the world."""
 
-    def __init__(self, model: Model, tools: Toolbox) -> None:
+    def __init__(self, model: Model, tools: Toolbox, causes: Causes) -> None:
         self._model = model
         self._tools = tools
+        self._causes = causes
 
     async def ask(self, request: ModelRequest, state: RunState) -> Reply | ModelError:
         if state.failures_in_row:
@@ -101,7 +101,10 @@ class _LiveEffects:
 
     async def run(self, calls: Sequence[OpenCall]) -> AsyncIterator[tuple[OpenCall, Any | ToolErrorText]]:
         """Run the calls at the same time; yield each outcome when it is there."""
-        tasks = {asyncio.ensure_future(outcome_of(self._tools, call.call)): call for call in calls}
+        called = self._causes.called
+        tasks = {
+            asyncio.ensure_future(outcome_of(self._tools, call.call, called[call.call.id])): call for call in calls
+        }
         try:
             waiting = set(tasks)
             while waiting:
@@ -138,10 +141,11 @@ async def start(
         live = store.live(run_id, run_fold, epoch=grant.epoch)
         if live.version:
             raise RunExists(run_id)
-        journal = _LiveJournal(live, on_event)
+        causes = Causes()
+        journal = _LiveJournal(live, on_event, causes)
         inputs = {name: Blob(content) for name, content in agent.inputs.items()}
         await journal.record(RunStarted(agent.name, question, model.name, max_turns, inputs, dict(agent.origins)))
-        state = await drive(agent, journal, _LiveEffects(model, agent.tools))
+        state = await drive(agent, journal, _LiveEffects(model, agent.tools, causes))
         live.snapshot()  # nobody appends to it any more: whoever looks at it folds nothing
         return state
 
@@ -185,10 +189,11 @@ async def resume(
     with store.drive(run_id, take_over=take_over) as grant:
         live = store.live(run_id, run_fold, epoch=grant.epoch)
         _check_open(store, run_id, live.state, redirect)  # a driver may have been faster than our look
-        journal = _LiveJournal(live, on_event, causes_of(store, run_id, live.state))
+        causes = causes_of(store, run_id, live.state)
+        journal = _LiveJournal(live, on_event, causes)
         resumed = RunResumed(grant.epoch, grant.previous.pid if grant.previous else None)
         await journal.record(*([resumed, redirect] if redirect is not None else [resumed]))
-        state = await drive(agent, journal, _LiveEffects(model, agent.tools))
+        state = await drive(agent, journal, _LiveEffects(model, agent.tools, causes))
         live.snapshot()
         return state
 

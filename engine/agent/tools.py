@@ -19,9 +19,10 @@ class ToolFailed(Exception):
 class Tool:
     """A function that the model may call, with the class of its arguments and its effect.
 
-    *arguments* is a msgspec Struct whose fields are what the model may send. An ``idempotent`` tool is given
-    the call's id as the keyword ``key``, the same on every run of the call. *run* may be a coroutine
-    function. It raises `ToolFailed` for what the model should be told.
+    *arguments* is a msgspec Struct whose fields are what the model may send. An ``idempotent`` tool is given the
+    keyword ``key``: the id of the event that wrote the call down, such as ``run-7@4``. It is the same whenever
+    the call is run again, by whichever driver or fork, and no other call of the store has it. *run* may be a
+    coroutine function. It raises `ToolFailed` for what the model should be told.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class Tool:
         except msgspec.ValidationError as error:
             raise ToolFailed(f"bad arguments for {self.name}: {error}") from None
 
-    async def run(self, call: ToolCall) -> Any:
-        """Run *call* and return its result as builtins; raise `ToolFailed`."""
+    async def run(self, call: ToolCall, key: str) -> Any:
+        """Run *call* under *key* and return its result as builtins; raise `ToolFailed`."""
         arguments = self.parse(call)
-        extra = {"key": call.id} if self.effect == "idempotent" else {}
+        extra = {"key": key} if self.effect == "idempotent" else {}
         try:
             result = self._run(arguments, **extra)
             if inspect.isawaitable(result):
@@ -122,10 +123,10 @@ class Toolbox:
         tool = self._tools.get(name)
         return tool.effect if tool else "read_only"
 
-    async def run(self, call: ToolCall) -> Any:
-        """Run *call*; raise `ToolFailed` also for a tool that does not exist."""
+    async def run(self, call: ToolCall, key: str) -> Any:
+        """Run *call* under *key*; raise `ToolFailed` also for a tool that does not exist."""
         tool = self._tools.get(call.name)
         if tool is None:
             names = ", ".join(self._tools)
             raise ToolFailed(f"there is no tool {call.name!r}; the tools are: {names}")
-        return await tool.run(call)
+        return await tool.run(call, key)

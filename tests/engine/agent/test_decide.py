@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
@@ -38,7 +37,6 @@ from tailfold.engine.agent.events import (
     Usage,
 )
 from tailfold.engine.agent.state import OpenCall, RunState, run_fold
-from tailfold.engine.agent.tools import Tool, Toolbox
 from tailfold.engine.events import Event
 
 BAD = "bad"
@@ -234,20 +232,10 @@ def test_an_unsafe_call_that_is_written_down_after_the_resume_is_run() -> None:
     assert action(*events) == RunTools([opened(SEND)])
 
 
-def test_an_idempotent_call_is_run_again_with_the_same_key() -> None:
-    keys: list[str] = []
-
-    class Pay(msgspec.Struct, frozen=True):
-        n: int
-
-    tools = Toolbox(Tool("pay", "", Pay, lambda _, *, key: keys.append(key), effect="idempotent"))
+def test_an_idempotent_call_is_run_again_however_often_it_was_interrupted() -> None:
     events: list[Event] = [started(), turn(1), wants(1, PAY), called(PAY)]
     for interruption in ([], [resumed()], [resumed(), resumed(3)]):
-        run = action(*events, *interruption)
-        assert isinstance(run, RunTools)
-        for open_call in run.calls:
-            asyncio.run(tools.run(open_call.call))
-    assert keys == [PAY.id] * 3
+        assert action(*events, *interruption) == RunTools([opened(PAY, interrupted=bool(interruption))])
 
 
 def test_a_late_second_result_of_a_call_is_ignored() -> None:

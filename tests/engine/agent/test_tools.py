@@ -67,7 +67,7 @@ def call(name: str = "order", /, **arguments: Any) -> ToolCall:
 
 
 def run(tool: Tool, wanted: ToolCall) -> Any:
-    return asyncio.run(tool.run(wanted))
+    return asyncio.run(tool.run(wanted, "r@4"))
 
 
 def failure(tool: Tool, **arguments: Any) -> str:
@@ -265,28 +265,28 @@ def test_a_result_that_is_no_data_is_an_error_of_the_tool() -> None:
     assert failure(Tool("t", "", Nothing, lambda _: object())).startswith("t failed: TypeError")
 
 
-def test_an_idempotent_tool_gets_the_calls_id_as_key_and_the_others_get_none() -> None:
+def test_an_idempotent_tool_gets_the_key_of_the_call_and_the_others_get_none() -> None:
     def show(_: Nothing, **extra: Any) -> dict[str, Any]:
         return extra
 
     def extra(effect: Effect) -> Any:
         return run(Tool("t", "", Nothing, show, effect=effect), ToolCall("c7", "t", {}))
 
-    assert extra("idempotent") == {"key": "c7"}
+    assert extra("idempotent") == {"key": "r@4"}
     assert extra("read_only") == {}
     assert extra("unsafe") == {}
 
 
 def test_a_toolbox_runs_the_tool_that_is_called() -> None:
     tools = Toolbox(ORDER, Tool("ping", "", Nothing, lambda _: "pong"))
-    assert asyncio.run(tools.run(call("ping"))) == "pong"
-    assert asyncio.run(tools.run(call(seats=3)))["seats"] == 3
+    assert asyncio.run(tools.run(call("ping"), "r@4")) == "pong"
+    assert asyncio.run(tools.run(call(seats=3), "r@4"))["seats"] == 3
 
 
 def test_a_tool_that_does_not_exist_is_answered_with_those_that_do() -> None:
     tools = Toolbox(ORDER, Tool("ping", "", Nothing, lambda _: "pong"))
     with pytest.raises(ToolFailed, match="there is no tool 'pong'; the tools are: order, ping"):
-        asyncio.run(tools.run(call("pong")))
+        asyncio.run(tools.run(call("pong"), "r@4"))
 
 
 def test_a_toolbox_knows_effects_and_an_unknown_name_can_do_nothing() -> None:

@@ -30,7 +30,7 @@ def small(*plans: dict[str, Any], currency: str = "USD") -> Toolbox:
 
 
 def call(name: str, tools: Toolbox = TOOLS, /, **arguments: Any) -> Any:
-    return asyncio.run(tools.run(ToolCall("c1", name, arguments)))
+    return asyncio.run(tools.run(ToolCall("c1", name, arguments), "r@4"))
 
 
 def quote(
