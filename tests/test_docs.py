@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "docs/design.md").read_text()
 EVENTS = (ROOT / "docs/events.md").read_text()
+AGENTS = (ROOT / "docs/agents.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -62,11 +65,12 @@ def test_the_readmes_transcript_is_what_the_commands_print(tmp_path: Path) -> No
             assert re.fullmatch(as_pattern(wanted), line), (command, wanted, line)
 
 
-def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("document", [EVENTS, AGENTS], ids=["events", "agents"])
+def test_the_walk_through_is_what_happens(tmp_path: Path, document: str) -> None:
     """Files are written as they come, commands run, and what they print compared, line by line."""
-    text = EVENTS[EVENTS.index("## A walk-through") :]
+    text = document[document.index("## A walk-through") :]
     steps = re.findall(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(steps) >= 10
+    assert len(steps) >= 6
     for language, block in steps:
         if language == "python":
             (tmp_path / re.match(r"# (\S+)", block)[1]).write_text(block)  # type: ignore[index]
@@ -74,16 +78,17 @@ def test_the_walk_through_of_the_events_is_what_happens(tmp_path: Path) -> None:
         for command, *expected in (one.splitlines() for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
             program = [PROGRAM[0], *(PROGRAM[1:] if command.startswith("tailfold") else [])]
             done = subprocess.run(
-                [*program, *command.split()[1:]],
+                [*program, *shlex.split(command)[1:]],
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
                 env=environment(PYTHONDONTWRITEBYTECODE="1"),
                 timeout=60,
             )
-            code = 8 if expected[-1:] == ["(exit 8)"] else 0
+            codes = {"(exit 8)": 8, "(killed)": -signal.SIGKILL}
+            code = codes.get(expected[-1] if expected else "", 0)
             assert done.returncode == code, (command, done.stdout, done.stderr)
-            wanted = "\n".join(line for line in expected if line != "(exit 8)")
+            wanted = "\n".join(line for line in expected if line not in codes)
             assert re.fullmatch(as_pattern(wanted), (done.stdout + done.stderr).strip(), re.DOTALL), (
                 command,
                 done.stdout + done.stderr,
