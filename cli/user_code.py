@@ -78,7 +78,7 @@ def request_of(given: str) -> Callable[[Any], Any]:
 def agent_of(given: str, started: RunStarted) -> Agent:
     """Return the agent that the option names for a run; raise `BadArgument` if it is none, or another."""
     found = imported("--agent", given)
-    if not isinstance(found, Agent) and callable(found):
+    if not isinstance(found, Agent | type) and callable(found):
         try:
             found = found(started)
         except EngineError:
