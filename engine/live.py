@@ -39,13 +39,20 @@ class Live(Generic[S]):
         self._spoilt = False
         self._gathering = Gathering()
         self._hash: bytes | None = None
+        self._event_id: str | None = None
         self.stream = stream
         self._take(load(log, snapshots, stream, fold))
 
     @property
     def event_id(self) -> str | None:
-        """The id of the last event, to name as the cause of the next; None at version 0."""
-        return event_id(self.stream, self.version) if self.version else None
+        """The id of the last event, to name as the cause of the next; None at version 0.
+
+        In a fork that has no event of its own yet, it is an event of an ancestor.
+        """
+        if self._event_id is None and self.version:
+            for row in self._log.backend.rows(self.stream, after=self.version - 1, upto=self.version, limit=1):
+                self._event_id = event_id(row.origin, row.version)
+        return self._event_id
 
     def append(
         self,
@@ -115,7 +122,7 @@ class Live(Generic[S]):
 
     def _take(self, folding: Folding[S]) -> None:
         self.state, self.version, self._gathering = folding
-        self._hash = None
+        self._hash = self._event_id = None
 
     def _due(self) -> Due | None:
         """Return the snapshot that goes with the next append, if one is due: of the state as it is now."""
@@ -163,5 +170,6 @@ class Live(Generic[S]):
         )
         self._gathering.event_bytes += written.bytes
         self.version, self._hash = appended.last, appended.hash
+        self._event_id = event_id(self.stream, self.version)
         self._spoilt = False
         return appended

@@ -224,6 +224,11 @@ def test_a_live_handle_keeps_the_state_folded(store: Store) -> None:
     assert (live.version, live.event_id, live.state.balance) == (3, "a@3", 6)
     assert live.append(Deposited(1), Noted("x"), key="k").repeated
     assert live.version == 3
+    store.fork("a", at=2, name="b")
+    forked = store.live("b", account)
+    assert forked.event_id == "a@2", "an event keeps its id wherever it is read"
+    forked.append(Noted("y"), causation=forked.event_id)
+    assert forked.event_id == "b@3"
 
 
 def test_a_live_handle_does_not_interleave_with_others_and_catches_up(store: Store) -> None:
