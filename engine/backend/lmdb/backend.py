@@ -43,10 +43,11 @@ from tailfold.engine.names import STREAM_NAME_MAX_BYTES
 PAGE_BYTES_MAX = 1 << 18
 """A page of records stops here: large events do not pile up in memory, and what was copied is decoded and folded
 while it is in the processor's cache."""
-PAGE_STEP = 64
-"""Records that are fetched before anything is known of their size."""
-PAGE_STEP_MIN = 16
+PAGE_STEP = 16
+"""Records are fetched so many at a time, and more where they turn out to be small: every step has a price…"""
 PAGE_STEP_MAX = 256
+PAGE_STEP_GROWTH = 4
+"""…but not much more than the last time, for the next ones may be large."""
 CHECKS_MAX = 20
 """Page checks of a store that others write to meanwhile, before what they find is believed."""
 
@@ -230,9 +231,8 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             found.append(Plain(step, step_bytes))
             version += len(step)
             size += step_bytes
-            # About as many more as will fill the page: every step has a price.
-            left = (PAGE_BYTES_MAX - size) * len(step) // (step_bytes or 1)
-            wanted = min(PAGE_STEP_MAX, max(PAGE_STEP_MIN, left))
+            fitting = (PAGE_BYTES_MAX - size) * len(step) // (step_bytes or 1)
+            wanted = min(max(PAGE_STEP, fitting), PAGE_STEP_MAX, PAGE_STEP_GROWTH * len(step))
         return size, version
 
     def _gap(self, cursor: lmdb.Cursor[bytes], number: int, stream: str, after: int, upto: int) -> EngineError:
