@@ -208,32 +208,42 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
     ) -> tuple[int, int]:
         """Add the records of *part* to *found* until they are a page; return the bytes and the last version."""
         number, version, upto = part
-        values, wanted = None, PAGE_STEP
         while version < upto and size < PAGE_BYTES_MAX:
-            if values is None:
-                if not cursor.set_range(keys.EVENT_PREFIX.pack(number, version + 1)):
+            if not cursor.set_range(keys.EVENT_PREFIX.pack(number, version + 1)):
+                raise RecordDamaged(stream, version + 1, "the event is missing")
+            if len(cursor.key()) == keys.SEGMENT_KEY.size:
+                segment = self._segment_here(cursor, number, version + 1, stream)
+                if segment is None:
                     raise RecordDamaged(stream, version + 1, "the event is missing")
-                if len(cursor.key()) == keys.SEGMENT_KEY.size:
-                    segment = self._segment_here(cursor, number, version + 1, stream)
-                    if segment is None:
-                        raise RecordDamaged(stream, version + 1, "the event is missing")
-                    runs = unseal(segment, version, upto)
-                    found += runs
-                    size += sum(run.bytes for run in runs)
-                    version = min(upto, segment.last)
-                    continue
-                values = cursor.iternext(keys=False, values=True)
-            step = list(islice(values, min(wanted, upto - version)))
-            # Keys are sorted and distinct: if the last one is right, so are all before it (I1).
-            if not step or not cursor.key().startswith(keys.EVENT_PREFIX.pack(number, version + len(step))):
-                raise self._gap(cursor, number, stream, version, upto)
-            step_bytes = sum(map(len, step))
-            found.append(Plain(step, step_bytes))
-            version += len(step)
-            size += step_bytes
-            fitting = (PAGE_BYTES_MAX - size) * len(step) // (step_bytes or 1)
-            wanted = min(max(PAGE_STEP, fitting), PAGE_STEP_MAX, PAGE_STEP_GROWTH * len(step))
+                runs = unseal(segment, version, upto)
+                found += runs
+                size += sum(run.bytes for run in runs)
+                version = min(upto, segment.last)
+                continue
+            plain = self._fetch_plain(cursor, Part(number, version, upto), stream, PAGE_BYTES_MAX - size)
+            found.append(plain)
+            size += plain.bytes
+            version += len(plain.records)
         return size, version
+
+    def _fetch_plain(self, cursor: lmdb.Cursor[bytes], part: Part, stream: str, most_bytes: int) -> Plain:
+        """Return the records from the one under the cursor on, all plain, until they are *most_bytes* or more."""
+        number, after, upto = part
+        values = cursor.iternext(keys=False, values=True)
+        records: list[bytes] = []
+        size, wanted = 0, PAGE_STEP
+        while True:
+            step = list(islice(values, min(wanted, upto - after)))
+            after += len(step)
+            # Keys are sorted and distinct: if the last one is right, so are all before it (I1).
+            if not step or not cursor.key().startswith(keys.EVENT_PREFIX.pack(number, after)):
+                raise self._gap(cursor, number, stream, after - len(step), upto)
+            records += step
+            size += sum(map(len, step))
+            if after == upto or size >= most_bytes:
+                return Plain(records, size)
+            fitting = (most_bytes - size) * len(records) // (size or 1)
+            wanted = min(max(PAGE_STEP, fitting), PAGE_STEP_MAX, PAGE_STEP_GROWTH * len(step))
 
     def _gap(self, cursor: lmdb.Cursor[bytes], number: int, stream: str, after: int, upto: int) -> EngineError:
         """Name the first version past *after* that is not where it has to be."""
