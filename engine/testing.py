@@ -16,14 +16,17 @@ Each check raises `LawBroken`, an AssertionError that says which law, at which e
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 from unittest import mock
 
@@ -270,20 +273,11 @@ def _place(fold: Fold[Any]) -> tuple[str, str, str] | None:
 
 def _fold_elsewhere() -> None:
     """The other process of `check_hash_seeds`: fold the given records and print the state hash."""
-    import importlib.util
-
     path, module_name, file, name, records = msgspec.msgpack.decode(
         sys.stdin.buffer.read(), type=tuple[list[str], str, str, str, list[bytes]]
     )
     sys.path[:] = path
-    spec = importlib.util.spec_from_file_location(
-        module_name if module_name != "__main__" else "tailfold_checked", file
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = _imported(module_name if module_name != "__main__" else "tailfold_checked", Path(file))
     fold: Fold[Any] = getattr(module, name)
     store = Store.open(backend=MemoryBackend(), events=fold.events)
     state = FoldFacts(fold).codec.adopt(fold.initial())
@@ -292,6 +286,24 @@ def _fold_elsewhere() -> None:
             if isinstance(event, Event):
                 state = fold.evolve(state, event)
     print(FoldFacts(fold).codec.hash(state))
+
+
+def _imported(name: str, file: Path) -> ModuleType:
+    """Import a module from its file, for it may be on no path, after its package, which may import it by itself."""
+    package = name.rpartition(".")[0]
+    if package:
+        with suppress(ImportError):
+            importlib.import_module(package)
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ is not None and Path(known.__file__).resolve() == file:
+        return known
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 __all__ = [

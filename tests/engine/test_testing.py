@@ -75,6 +75,25 @@ def test_a_fold_that_depends_on_the_hash_seed_is_found() -> None:
         check_hash_seeds(seeded.first_of_a_set, [Noted(str(i)) for i in range(20)])
 
 
+def test_a_fold_is_found_in_a_package_that_imports_it_by_itself(tmp_path: Path) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("from shop.rules import largest\n")
+    (package / "rules.py").write_text("from shop.states import fold\ndef largest(state): return max(state)\n")
+    (package / "states.py").write_text("import shop.events\n" + DOES.split("assert not")[0])
+    (package / "events.py").write_text("")
+    (tmp_path / "test_it.py").write_text(
+        "from shop.states import *\ndef test():\n    check_hash_seeds(fold, [E()])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_a_fold_whose_module_cannot_be_imported_alone_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "does.py").write_text(DOES)
     (tmp_path / "test_it.py").write_text("from does import *\ndef test():\n    check_hash_seeds(fold, [E()])\n")
