@@ -78,6 +78,18 @@ class Agent(msgspec.Struct, frozen=True):
     """Content that the tools read; a run keeps it, so that it is resumed with what it started with."""
     origins: dict[str, str] = {}
 
+    def __post_init__(self) -> None:
+        """Raise `BadArgument` for what would fail in the middle of a run."""
+        if not self.name or not isinstance(self.name, str):
+            raise BadArgument("an agent needs a name")
+        if not isinstance(self.tools, Toolbox):
+            raise BadArgument(f"agent {self.name!r}: its tools are a Toolbox, not {self.tools!r:.60}")
+        if not callable(self.decide):
+            raise BadArgument(f"agent {self.name!r}: decide is a function, as decider() gives one")
+        for name, content in self.inputs.items():
+            if not isinstance(content, bytes):
+                raise BadArgument(f"agent {self.name!r}: input {name!r} is bytes, not {type(content).__name__}")
+
     def request(self, state: RunState) -> ModelRequest:
         """Return the request that the model is given in this state: the context projection."""
         return ModelRequest(state.model, self.system, list(state.messages), self.tools.schemas(), self.options)

@@ -90,6 +90,8 @@ class _LiveEffects:
             reply = await self._model.reply(request)
         except ModelError as error:
             return ModelError(in_words(error))
+        if not isinstance(reply, Reply):
+            raise BadArgument(f"model {self._model.name!r} replied a {type(reply).__name__}, not a Reply")
         try:
             calls = [
                 msgspec.structs.replace(call, arguments=recordable(call.arguments)) for call in reply.tool_calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from tailfold.engine.agent.events import Effect, ToolCall
@@ -34,9 +34,14 @@ class Tool:
         *,
         effect: Effect = "read_only",
     ) -> None:
-        """Declare the tool; its JSON schema is derived from *arguments*."""
-        if not name:
+        """Declare the tool; its JSON schema is derived from *arguments*. Raises `BadArgument`."""
+        if not name or not isinstance(name, str):
             raise BadArgument("a tool needs a name")
+        if not isinstance(arguments, type) or not issubclass(arguments, msgspec.Struct):
+            raise BadArgument(f"tool {name!r}: its arguments are a msgspec.Struct class, not {arguments!r:.60}")
+        if effect not in get_args(Effect):
+            raise BadArgument(f"tool {name!r}: its effect is {' or '.join(get_args(Effect))}, not {effect!r}")
+        _check_takes(name, run, effect)
         self.name = name
         self.description = description
         self.arguments = arguments
@@ -84,6 +89,20 @@ class Tool:
             raise ToolFailed(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
 
+def _check_takes(name: str, run: Callable[..., Any], effect: Effect) -> None:
+    """Raise `BadArgument` if *run* cannot be called as a tool is: better now than in the middle of a run."""
+    if not callable(run):
+        raise BadArgument(f"tool {name!r}: what it runs is a function, not {run!r:.60}")
+    keywords = {"key": ""} if effect == "idempotent" else {}
+    try:
+        inspect.signature(run).bind(None, **keywords)
+    except TypeError as error:
+        takes = "its arguments and the keyword key" if keywords else "its arguments, as one value"
+        raise BadArgument(f"tool {name!r}: as {effect}, its function takes {takes} ({error})") from None
+    except ValueError:  # of some that are written in C nobody knows
+        pass
+
+
 _CHECKED_BY_US = {
     "minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "pattern", "multipleOf",
@@ -110,6 +129,10 @@ class Toolbox:
     """The tools of an agent, by name."""
 
     def __init__(self, *tools: Tool) -> None:
+        """Take the tools, in the order in which the model sees them; raise `BadArgument` for what is none."""
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                raise BadArgument(f"a Toolbox takes tools, as in Toolbox(one, two), not {tool!r:.60}")
         self._tools = {tool.name: tool for tool in tools}
         if len(self._tools) != len(tools):
             raise BadArgument("two tools have the same name")

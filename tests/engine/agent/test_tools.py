@@ -16,7 +16,7 @@ from tailfold.engine.agent.events import Effect, ToolCall
 from tailfold.engine.agent.loop import Agent, Reply
 from tailfold.engine.agent.messages import ModelRequest
 from tailfold.engine.agent.replaying import replay
-from tailfold.engine.agent.runtime import start
+from tailfold.engine.agent.runtime import resume, start
 from tailfold.engine.agent.state import RunState
 from tailfold.engine.agent.tools import Tool, Toolbox, ToolFailed
 from tailfold.engine.errors import BadArgument
@@ -395,3 +395,47 @@ def test_no_depth_of_nesting_lets_a_result_be_written_that_cannot_be_read() -> N
         store, state = run_with(returning(nested(depth)))
         assert state.reason == "answered", depth
         assert asyncio.run(replay(store, "r-1", agent(returning(None)))).ended, depth
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Tool("", "", Nothing, lambda _: 1), "needs a name"),
+        (lambda: Tool("t", "", dict, lambda _: 1), "its arguments are a msgspec.Struct class"),  # type: ignore[arg-type]
+        (lambda: Tool("t", "", Nothing, lambda: 1), "takes its arguments, as one value"),
+        (lambda: Tool("t", "", Nothing, lambda _, key: 1), "missing a required argument: 'key'"),
+        (lambda: Tool("t", "", Nothing, lambda _: 1, effect="idempotent"), "and the keyword key"),
+        (lambda: Tool("t", "", Nothing, lambda _: 1, effect="safe"), "effect is read_only or idempotent or unsafe"),  # type: ignore[arg-type]
+        (lambda: Tool("t", "", Nothing, "run"), "what it runs is a function"),  # type: ignore[arg-type]
+        (lambda: Toolbox([ORDER]), r"as in Toolbox\(one, two\)"),  # type: ignore[arg-type]
+        (lambda: Agent("a", "", [ORDER]), "its tools are a Toolbox"),  # type: ignore[arg-type]
+        (lambda: Agent("", "", Toolbox()), "needs a name"),
+        (lambda: Agent("a", "", Toolbox(), "decide"), "decide is a function"),  # type: ignore[arg-type]
+        (lambda: Agent("a", "", Toolbox(), inputs={"x": "text"}), "input 'x' is bytes, not str"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_would_fail_in_the_middle_of_a_run_is_refused_when_it_is_declared(
+    make: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(BadArgument, match=said):
+        make()
+
+
+def test_a_model_that_replies_something_else_is_named_and_the_run_goes_on_with_another() -> None:
+    class Wrong:
+        name = "wrong"
+
+        async def reply(self, request: ModelRequest) -> Reply:
+            return "hello"  # type: ignore[return-value]
+
+    class Right(Wrong):
+        name = "right"
+
+        async def reply(self, request: ModelRequest) -> Reply:
+            return Reply("hello")
+
+    agent = Agent("a", "", Toolbox(ORDER))
+    with Store.open(backend=MemoryBackend()) as store:
+        with pytest.raises(BadArgument, match="model 'wrong' replied a str, not a Reply"):
+            asyncio.run(start(store, "r", agent, Wrong(), "hi"))
+        assert asyncio.run(resume(store, "r", lambda _: agent, lambda _: Right())).answer == "hello"
