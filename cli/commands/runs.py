@@ -209,13 +209,22 @@ def replay(
     ] = False,
     catalog: CatalogOption = None,
     agent_name: AgentOption = None,
+    after: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Take versions 1..N as they stand, and compare from there on: for a run that was resumed under"
+            " another prompt.",
+        ),
+    ] = 1,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Replay a recorded run without a model, and stop at the first event that comes out differently.
 
     With --live-tools the tools read the catalogue as it is now: FILE, or the file that the run was started
-    with, or the shipped one.
+    with, or the shipped one. Unsafe tools of an agent of your own are never run by a replay.
 
     Examples:
 
@@ -240,7 +249,7 @@ def replay(
             origin = started.origins.get(CATALOGUE_INPUT, SHIPPED)
             agent = _agent(None if origin == SHIPPED else Path(origin))
         try:
-            done = run_async(lambda: replay_run(opened, run, agent, live_tools=live_tools))
+            done = run_async(lambda: replay_run(opened, run, agent, live_tools=live_tools, after=after))
         except ReplayDiverged as error:
             _show_divergence(error, as_json)
             raise

@@ -15,11 +15,13 @@ run_ended                                nothing
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import msgspec
 from tailfold.engine.agent.events import EndReason, ToolCall
 from tailfold.engine.agent.state import OpenCall, RunState
+from tailfold.engine.errors import BadArgument
 
 Judge = Callable[[RunState, str], str | None]
 """Looks at a proposed answer; returns what is wrong with it, or None. Pure."""
@@ -86,6 +88,8 @@ def no_judge(state: RunState, answer: str) -> str | None:
 
 def decider(judge: Judge = no_judge) -> Decide:
     """Return the decision function whose stop rules ask *judge* about answers."""
+    if not callable(judge) or inspect.iscoroutinefunction(judge):
+        raise BadArgument(f"a judge is a plain function of the state and an answer, not {judge!r:.60}")
 
     def decide(state: RunState) -> Action:
         if state.status == "ended":
@@ -103,6 +107,8 @@ def decider(judge: Judge = no_judge) -> Decide:
             problem = judge(state, state.proposal)
             if problem is None:
                 return End("answered", state.proposal)
+            if not isinstance(problem, str):
+                raise BadArgument(f"the judge returned {problem!r:.60}: it says what is wrong, in a text, or None")
             return RejectAnswer(state.turn, problem)
         if state.turn >= state.max_turns:
             return End("budget_exhausted", None)

@@ -153,6 +153,11 @@ async def drive(agent: Agent, journal: Journal, effects: Effects) -> RunState:
                 await journal.record(AnswerRejected(turn, problem))
             case End(reason, answer):
                 await journal.record(RunEnded(reason, answer))
+            case other:
+                raise BadArgument(
+                    f"agent {agent.name!r}: decide returned {other!r:.60}, not an action: StartTurn, AskModel,"
+                    " WriteCalls, RunTools, GiveUpCall, RejectAnswer, End or Done"
+                )
 
 
 def _reply_event(state: RunState, turn: int, request_hash: str, outcome: Reply | ModelError) -> Event:

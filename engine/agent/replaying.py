@@ -7,6 +7,7 @@ compared, so a changed prompt, tool schema or context shows at the first decisio
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from tailfold.engine.agent.events import (
     ModelFailed,
     RunRedirected,
     RunResumed,
+    ToolCalled,
     ToolError,
     ToolResult,
     Usage,
@@ -34,7 +36,7 @@ from tailfold.engine.agent.outcomes import ToolErrorText, outcome_of
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import OpenCall, RunState, run_fold
 from tailfold.engine.agent.tools import Toolbox
-from tailfold.engine.errors import ReplayDiverged
+from tailfold.engine.errors import BadArgument, ReplayDiverged
 from tailfold.engine.events import Event
 from tailfold.engine.log import Recorded
 from tailfold.engine.store import Store
@@ -60,6 +62,11 @@ class _Recording:
         self.done = 0
         self._events = (r for r in events if isinstance(r.event, Event))
         self._next = next(self._events, None)
+
+    @property
+    def version(self) -> int:
+        """Version of the next recorded event, or past the last one."""
+        return self._next.version if self._next is not None else sys.maxsize
 
     def peek(self) -> Event | None:
         """Return the next recorded event without taking it."""
@@ -134,24 +141,38 @@ class _RecordedEffects:
                     self._recording.diverge(open_call.call, f"the loop runs a tool, the journal has {other.kind}")
                     raise AssertionError
             open_call = waiting.pop(call_id)
-            if self._live_tools is not None:
+            tools = self._live_tools
+            if tools is not None and "unsafe" not in (open_call.effect, tools.effect(open_call.call.name)):
                 key = self._recording.causes.called[call_id]
-                outcome = await outcome_of(self._live_tools, open_call.call, key)
+                outcome = await outcome_of(tools, open_call.call, key)
             yield open_call, outcome
 
 
-async def replay(store: Store, run_id: str, agent: Agent, *, live_tools: bool = False) -> Replayed:
+async def replay(store: Store, run_id: str, agent: Agent, *, live_tools: bool = False, after: int = 1) -> Replayed:
     """Replay run *run_id* through *agent*; raise `ReplayDiverged` at the first difference, with both sides.
 
     The journal is checked against its hash chain first, so that an edited result cannot pass
     (`RecordDamaged`). With *live_tools* the agent's tools run for real, in the recorded order: a divergence
-    then means that what they read has changed. Nothing is written.
+    then means that what they read has changed. Unsafe ones never do: their results come from the journal.
+    What stands up to version *after* is taken as it is, for a run that went on under another prompt than it began
+    with; from there on every event is compared. Nothing is written.
     """
-    begin_of(store, run_id)
+    if not isinstance(agent, Agent):
+        raise BadArgument(f"the agent is an Agent, not {agent!r:.60}")
+    started = begin_of(store, run_id)
+    if agent.name != started.agent:
+        raise BadArgument(f"run {run_id!r} belongs to agent {started.agent!r}, not to {agent.name!r}")
+    head = store.head(run_id).version
+    if not 1 <= after <= head:
+        raise BadArgument(f"after is a version of the run, 1..{head}, not {after}")
     store.log.codec.adopt(AGENT_UPCASTERS)
     store.check_readable(run_id)
     recording = _Recording(run_id, store.read(run_id))
-    recording.take()  # run_started: what came from outside
+    last: Event | None = None
+    # run_started at least: what came from outside. Calls that were written together are taken together.
+    while recording.version <= after or (isinstance(last, ToolCalled) and isinstance(recording.peek(), ToolCalled)):
+        last = recording.peek()
+        recording.take()
     effects = _RecordedEffects(recording, agent.tools if live_tools else None)
     try:
         await drive(agent, recording, effects)

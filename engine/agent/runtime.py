@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -87,11 +88,18 @@ class _LiveEffects:
             wait_s = RETRY_FIRST_S * 2 ** (state.failures_in_row - 1)
             await asyncio.sleep(min(wait_s, RETRY_MOST_S))
         try:
-            reply = await self._model.reply(request)
+            replying = self._model.reply(request)
+            if not inspect.isawaitable(replying):
+                raise BadArgument(
+                    f"the reply of model {self._model.name!r} is no coroutine: define it with async def"
+                )
+            reply = await replying
         except ModelError as error:
             return ModelError(in_words(error))
         if not isinstance(reply, Reply):
             raise BadArgument(f"model {self._model.name!r} replied a {type(reply).__name__}, not a Reply")
+        if not reply.tool_calls and not reply.text.strip():
+            return ModelError("the reply is empty: neither a call nor a text")
         try:
             calls = [
                 msgspec.structs.replace(call, arguments=recordable(call.arguments)) for call in reply.tool_calls
@@ -137,6 +145,7 @@ async def start(
     check_run_id(run_id)
     check_max_turns(max_turns)
     check_question(question)
+    _check_driven(agent, model, on_event)
     if store.backend.head(run_id) is not None:
         raise RunExists(run_id)
     with store.drive(run_id) as grant:
@@ -152,8 +161,22 @@ async def start(
         return state
 
 
+def _check_driven(agent: Agent, model: Model, on_event: OnEvent | None) -> None:
+    """Refuse what would fail in the middle of a run, before anything of it is written."""
+    if not isinstance(agent, Agent):
+        raise BadArgument(f"the agent is an Agent, not {agent!r:.60}")
+    if isinstance(model, type) or not callable(getattr(model, "reply", None)):
+        raise BadArgument(f"a model has a method reply, and {model!r:.60} has none (or is a class: make one of it)")
+    if not isinstance(getattr(model, "name", None), str) or not model.name:
+        raise BadArgument(f"a model has a name, a text that goes into the journal, and {model!r:.60} has none")
+    if on_event is not None and inspect.iscoroutinefunction(on_event):
+        raise BadArgument("on_event is a plain function: it is called, not awaited")
+
+
 def check_question(question: str) -> str:
     """Return *question* if a run can be started with it; raise `BadArgument`."""
+    if not isinstance(question, str):
+        raise BadArgument(f"the question is a text, not {question!r:.60}")
     if not question.strip():
         raise BadArgument("the question is empty")
     if len(question) > QUESTION_CHARS_MAX:
@@ -178,14 +201,21 @@ async def resume(
     *make_agent* gets the first event, *make_model* the name of the model. The new driver and the process it
     took over from are recorded as run_resumed. With *redirect* the run goes on with another question, model or
     budget, recorded as well; a fork whose inherited history has ended is opened again by another question, or by a
-    larger budget if that is what it had run out of.
+    larger budget if that is what it had run out of. Spent turns stay spent: a question to a run that has none left
+    needs a larger budget as well.
     Raises `StreamNotFound`, `errors.RunEnded`, `LeaseHeld` (another process drives it; *take_over* pushes a holder
     aside that cannot be judged from here).
     """
+    for name, made in (("make_agent", make_agent), ("make_model", make_model)):
+        if not callable(made):
+            raise BadArgument(f"{name} is a function, not {made!r:.60}: lambda _: … if there is but one")
     started = begin_of(store, run_id)
     state = store.load(run_id, run_fold).state
     _check_open(store, run_id, state, redirect)
     agent, model = make_agent(started), make_model((redirect and redirect.model) or state.model)
+    _check_driven(agent, model, on_event)
+    if agent.name != started.agent:
+        raise BadArgument(f"run {run_id!r} belongs to agent {started.agent!r}, and {agent.name!r} was to drive it")
     if redirect is not None and redirect.model is not None:
         redirect = msgspec.structs.replace(redirect, model=model.name)
     with store.drive(run_id, take_over=take_over) as grant:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import get_args
 
 import msgspec
 import pytest
 from tailfold.engine import MemoryBackend, Store
 from tailfold.engine.agent import Agent, Model, ModelRequest, Reply, Tool, Toolbox, ToolCall, replay, resume, start
+from tailfold.engine.agent.events import Effect
 
 
 class Pay(msgspec.Struct):
@@ -83,3 +85,19 @@ def test_a_call_that_is_run_again_has_the_key_that_it_had_also_in_a_fork_and_a_r
         assert cashier.taken() == first
     [resumed] = [recorded for recorded in store.read("b") if recorded.version == 6]
     assert resumed.causation == "a@5", "the event before it is the parent's"
+
+
+def test_a_replay_never_runs_an_unsafe_tool(store: Store) -> None:
+    def sender(effect: Effect, sent: list[int]) -> Agent:
+        def send(pay: Pay) -> str:
+            sent.append(pay.cents)
+            return "ok"
+
+        return Agent("sender", "", Toolbox(Tool("pay", "", Pay, send, effect=effect)))
+
+    sent: list[int] = []
+    asyncio.run(start(store, "a", sender("unsafe", sent), Teller(), "pay"))
+    assert sent == [1, 2]
+    for effect in get_args(Effect)[::2]:  # also if the code says something else of it today
+        assert asyncio.run(replay(store, "a", sender(effect, sent), live_tools=True, after=5)).ended
+    assert sent == [1, 2]

@@ -46,8 +46,8 @@ def run() -> Store:
     return store
 
 
-def again(store: Store, changed: Agent | None = None, *, live_tools: bool = False) -> Replayed:
-    return asyncio.run(replay(store, "r-1", changed or agent(), live_tools=live_tools))
+def again(store: Store, changed: Agent | None = None, *, live_tools: bool = False, after: int = 1) -> Replayed:
+    return asyncio.run(replay(store, "r-1", changed or agent(), live_tools=live_tools, after=after))
 
 
 def changed_catalogue() -> Agent:
@@ -224,3 +224,39 @@ def test_the_catalogue_that_a_run_started_with_is_in_its_journal(run: Store) -> 
     [first] = run.read("r-1", limit=1)
     assert isinstance(first.event, RunStarted)
     assert first.event.inputs["catalogue"].data == shipped()
+
+
+def test_what_stands_up_to_a_version_is_taken_as_it_is(run: Store) -> None:
+    head = run.head("r-1").version
+    for after in range(1, head + 1):
+        done = again(run, after=after)
+        assert (done.ended, done.events) == (True, head)
+    changed = agent(system="Something else.")
+    last = max(r.version for r in run.read("r-1") if isinstance(r.event, ModelDecision))
+    with pytest.raises(ReplayDiverged):
+        again(run, changed, after=last - 1)
+    assert again(run, changed, after=last).ended
+    for wrong in (0, head + 1):
+        with pytest.raises(BadArgument, match="after is a version of the run"):
+            again(run, after=wrong)
+
+
+def test_a_run_that_went_on_under_another_prompt_replays_from_there(run: Store) -> None:
+    at = next(r.version for r in run.read("r-1") if isinstance(r.event, ToolResult))
+    run.fork("r-1", at=at, name="r-2")
+    later = agent(system="Something else.")
+    asyncio.run(resume(run, "r-2", lambda _: later, lambda _: RuleModel(rule)))
+    for whole in (agent(), later):
+        with pytest.raises(ReplayDiverged):
+            asyncio.run(replay(run, "r-2", whole))
+    assert asyncio.run(replay(run, "r-2", later, after=at)).ended
+
+
+def test_a_run_is_driven_and_replayed_by_its_own_agent_only(run: Store) -> None:
+    other = agent(name="other")
+    with pytest.raises(BadArgument, match="belongs to agent 'comparetiers'"):
+        again(run, other)
+    run.fork("r-1", at=4, name="r-2")
+    with pytest.raises(BadArgument, match="belongs to agent 'comparetiers'"):
+        asyncio.run(resume(run, "r-2", lambda _: other, lambda _: RuleModel(rule)))
+    assert run.head("r-2").version == 4
