@@ -2,7 +2,7 @@
 
 from tailfold.engine.agent.decide import decider
 from tailfold.engine.agent.events import RunRedirected, RunStarted, ToolCall, Usage
-from tailfold.engine.agent.listing import RunRow, run_list
+from tailfold.engine.agent.listing import RunRow, run_list, runs_of
 from tailfold.engine.agent.loop import Agent, Model, ModelError, Reply
 from tailfold.engine.agent.messages import Message, ModelRequest
 from tailfold.engine.agent.replaying import Replayed, replay
@@ -33,5 +33,6 @@ __all__ = [
     "resume",
     "run_fold",
     "run_list",
+    "runs_of",
     "start",
 ]

@@ -96,6 +96,14 @@ def run_list(agent: str | None = None) -> Projection[RunList]:
     return projection
 
 
+def runs_of(store: Store, agent: str | None = None) -> list[RunRow]:
+    """Return the runs of one *agent*, or of all, in byte order of their ids; forks are runs, deleted ones are not.
+
+    Folds only what is new since the list was last saved in the store.
+    """
+    return complete(store, store.project(run_list(agent)).state, agent)[0]
+
+
 def is_run(store: Store, stream: str) -> bool:
     """Say whether *stream* begins as an agent's run does: another program may use its kinds for other things."""
     for row in store.backend.rows(stream, after=0, upto=1, limit=1):

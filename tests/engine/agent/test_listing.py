@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 from tailfold.engine import ANY, Event, Store
 from tailfold.engine.agent.events import (
@@ -21,7 +22,7 @@ from tailfold.engine.agent.events import (
     TurnStarted,
     Usage,
 )
-from tailfold.engine.agent.listing import RunRow, run_list
+from tailfold.engine.agent.listing import RunRow, run_list, runs_of
 from tailfold.engine.agent.models import RuleModel
 from tailfold.engine.agent.runtime import resume, start
 from tailfold.engine.agent.state import run_fold
@@ -62,6 +63,17 @@ def test_it_says_what_folding_every_run_says(store: Store) -> None:
         assert (row.prompt_tokens, row.output_tokens) == (state.prompt_tokens, state.output_tokens)
         assert (row.events, row.updated_ns, row.started_ns) == (head.version, head.updated_ns, head.created_ns)
     assert found["r-0"].last_kind == "run_ended"
+
+
+def test_runs_of_one_agent_or_of_all_with_their_forks(store: Store) -> None:
+    drive_some(store)
+    other = msgspec.structs.replace(comparetiers(shipped(), "shipped"), name="other")
+    asyncio.run(start(store, "o", other, RuleModel(rule), QUESTION))
+    store.fork("r-1", at=4)
+    store.delete("r-2")
+    assert [row.run for row in runs_of(store)] == ["o", "r-0", "r-1", "r-1.2", "r-killed"]
+    assert [(row.run, row.status) for row in runs_of(store, "other")] == [("o", "ended")]
+    assert runs_of(store, "nobody") == []
 
 
 def test_what_the_model_was_waited_for_comes_from_the_times_of_events(backend: Any) -> None:
