@@ -95,6 +95,12 @@ class Store:
         """
         if (path is None) == (backend is None):
             raise BadArgument("give either a path or a backend")
+        if snapshots is not None and (isinstance(snapshots, type) or not callable(getattr(snapshots, "due", None))):
+            raise BadArgument(f"snapshots is a policy, such as every(1000) or never, not {snapshots!r:.60}")
+        if upcasters is not None and not isinstance(upcasters, Upcasters):
+            raise BadArgument(f"upcasters is an Upcasters, not {upcasters!r:.60}")
+        if isinstance(events, type):
+            raise BadArgument(f"events is a list of event classes: [{events.__name__}]")
         if backend is None:
             assert path is not None
             backend = LmdbBackend(path, create=create, durability=durability)

@@ -47,6 +47,8 @@ S = TypeVar("S")
 
 POINTS_MOST = 64
 """Snapshot points that are tried: all of them for short histories, spread evenly over long ones."""
+FOLDING = "TAILFOLD_FOLDING"
+"""Set in the processes that `check_hash_seeds` starts: none of them may start others."""
 HASH_SEEDS = ("0", "4242")
 LINES_SHOWN = 8
 """Of what another process said before it failed: the lines that led there, and the error."""
@@ -82,6 +84,11 @@ def check_hash_seeds(fold: Fold[S], events: Sequence[Event]) -> None:
 
     The fold has to be a global of an importable module or script; for one that is not, this checks nothing.
     """
+    if FOLDING in os.environ:
+        raise LawBroken(
+            f"fold {fold.name!r} is checked while its module is imported, which the check does again: put it into a"
+            " test, or under if __name__ == '__main__'"
+        )
     place = _place(fold)
     if place is None:
         return
@@ -96,7 +103,7 @@ def check_hash_seeds(fold: Fold[S], events: Sequence[Event]) -> None:
             [sys.executable, "-c", "from tailfold.engine.testing import _fold_elsewhere; _fold_elsewhere()"],
             input=given,
             capture_output=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, FOLDING: "1"},
             timeout=120,
         )
         if done.returncode:

@@ -102,6 +102,8 @@ def verify(
             own.append(
                 Finding(tombstone.stream, error.version, f"{error.why} (of a deleted stream that forks need)")
             )
+        except StreamNotFound:
+            own.append(Finding(tombstone.stream, None, "its name is missing (of a deleted stream)"))
         given_back += tombstone.version - tombstone.kept
         if own and tombstone in log.backend.tombstones():  # else a sweep was here meanwhile
             findings += own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import hashlib
 import sys
@@ -24,7 +25,37 @@ def source_of(code: types.CodeType) -> tuple[str, list[list[str]] | None]:
     node = _node(code)
     if node is None:
         return f"bytecode {sys.version_info[:2]} {bytecode(code)}", None
-    return _dump(node, top=True), _chains(node)
+    outside = _looked_up(code)
+    return _dump(node, top=True), [
+        chain for chain in _chains(node) if chain[0] in outside or chain[0].startswith("import ")
+    ]
+
+
+def _looked_up(code: types.CodeType) -> set[str]:
+    """Return the names that code looks up among the globals: a local of the same name means something else.
+
+    The bytecode is read only where the tables of names leave it open: that takes far longer.
+    """
+    names = dotted_names(code)
+    own = _own_names(code)
+    return names if own.isdisjoint(names) else (names - own) | (_loaded(code) & names)
+
+
+def _own_names(code: types.CodeType) -> set[str]:
+    """Return every name that is local somewhere in code and the functions inside it."""
+    names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _own_names(constant)
+    return names
+
+
+def _loaded(code: types.CodeType) -> set[str]:
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _loaded(constant)
+    return names
 
 
 def dotted_names(code: types.CodeType) -> set[str]:
@@ -128,7 +159,7 @@ def _without_docstring(body: list[Any]) -> list[Any]:
 
 
 def _chains(node: Any) -> list[list[str]]:
-    """Return the names, with the attributes that follow them, which a function may use from outside itself."""
+    """Return the names, with the attributes that follow them, that a function uses, its own ones among them."""
     found: dict[tuple[str, ...], None] = {}
     inner: set[int] = set()
     skipped = {id(n) for outer in getattr(node, "decorator_list", []) for n in ast.walk(outer)}

@@ -36,7 +36,7 @@ from tailfold.engine.agent.outcomes import ToolErrorText, outcome_of
 from tailfold.engine.agent.runtime import begin_of
 from tailfold.engine.agent.state import OpenCall, RunState, run_fold
 from tailfold.engine.agent.tools import Toolbox
-from tailfold.engine.errors import BadArgument, ReplayDiverged
+from tailfold.engine.errors import BadArgument, ReplayDiverged, StreamNotFound
 from tailfold.engine.events import Event
 from tailfold.engine.log import Recorded
 from tailfold.engine.store import Store
@@ -163,8 +163,10 @@ async def replay(store: Store, run_id: str, agent: Agent, *, live_tools: bool = 
     if agent.name != started.agent:
         raise BadArgument(f"run {run_id!r} belongs to agent {started.agent!r}, not to {agent.name!r}")
     head = store.head(run_id).version
-    if not 1 <= after <= head:
-        raise BadArgument(f"after is a version of the run, 1..{head}, not {after}")
+    if after < 1:
+        raise BadArgument(f"after is a version from 1 on, not {after}")
+    if after > head:
+        raise StreamNotFound(run_id, version=after, head=head)
     store.log.codec.adopt(AGENT_UPCASTERS)
     store.check_readable(run_id)
     recording = _Recording(run_id, store.read(run_id))

@@ -18,6 +18,7 @@ from tailfold.engine.errors import (
     StreamNotFound,
     WrongVersion,
 )
+from tailfold.snapshots import every
 
 from tests.domain import Account, Attached, Deposited, Noted, account
 
@@ -358,3 +359,17 @@ def test_versions_that_no_number_of_eight_bytes_holds_are_not_there(store: Store
         for ask in (store.trace, lambda s, at: store.fork(s, at=at), lambda s, at: store.load(s, account, at)):
             with pytest.raises(StreamNotFound):
                 ask("s", version)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"snapshots": every}, "snapshots is a policy"),
+        ({"snapshots": 100}, "snapshots is a policy"),
+        ({"upcasters": [Deposited]}, "upcasters is an Upcasters"),
+        ({"events": Deposited}, r"events is a list of event classes: \[Deposited\]"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named_when_the_store_is_opened(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadArgument, match=said):
+        Store.open(backend=MemoryBackend(), **wrong)

@@ -108,6 +108,13 @@ def test_a_fold_whose_module_cannot_be_imported_alone_is_told_why(tmp_path: Path
     assert "AssertionError: twice" in done.stdout
 
 
+def test_a_check_at_the_top_of_a_script_starts_no_processes_without_end(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DOES.split("assert not")[0] + "check_hash_seeds(fold, [E()])\n")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "put it into a test" in done.stderr
+
+
 def test_a_fold_that_changes_an_item_after_appending_it_is_found() -> None:
     @dataclass
     class Box:

@@ -175,3 +175,12 @@ def test_ids_and_parts() -> None:
     assert fingerprint.fold_id(ours) == fingerprint.fold_id(dict(reversed(ours.items())))
     assert fingerprint.fold_id(ours) != fingerprint.fold_id({**ours, "source": "y"})
     assert fingerprint.changed_parts(ours, {**ours, "source": "y", "codec": "2"}) == ["codec", "source"]
+
+
+def test_a_global_that_has_the_name_of_a_local_is_none_of_a_functions_business(tmp_path: Path) -> None:
+    """A script that leaves results in globals, and a module whose handlers are all called _."""
+    text = "K = 1\ndef handler(state, event):\n    a, _, b = event\n    return [state for r in a] + [K, state.r]\n"
+    assert source.source_of(load(tmp_path, text).handler.__code__)[1] == [["K"]]
+    before = mark(tmp_path, text)
+    assert mark(tmp_path, text + "state = 1\nr = object\n_ = len\na = 3\n") == before
+    assert mark(tmp_path, text.replace("K = 1", "K = 2")) != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from tailfold.engine.backend.lmdb.appends import NO_HEADS, AppendRows
 from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import Environment
-from tailfold.engine.backend.lmdb.faults import check_pages, translated
+from tailfold.engine.backend.lmdb.faults import check_pages, name_of, translated
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
 from tailfold.engine.backend.lmdb.opening import MAP_BYTES
 from tailfold.engine.backend.lmdb.segment import Segment
@@ -31,6 +32,7 @@ from tailfold.engine.backend.port import (
     Row,
 )
 from tailfold.engine.errors import (
+    BadArgument,
     EngineError,
     RecordDamaged,
     StoreClosed,
@@ -77,7 +79,11 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
         Raises `StoreNotFound`, `StoreDamaged` or `FormatTooNew`; then nothing was written (I10).
         """
         self.path = Path(path)
-        self.durability = durability
+        try:
+            durability = self.durability = Durability(durability)  # "durable" means that, and nothing else
+        except ValueError:
+            names = " or ".join(known.value for known in Durability)
+            raise BadArgument(f"durability is {names}, not {durability!r:.60}") from None
         self._shared = Environment.acquire(self.path, durability, map_bytes, create)
         self._env = self._shared.env
         self._gate = self._shared.gate
@@ -150,7 +156,7 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
                 return []
             rows: list[Head] = []
             for stored, _ in cursor.iternext():
-                known = self._any_stream(txn, _name(self.path, stored))
+                known = self._any_stream(txn, name_of(self.path, stored))
                 assert known is not None
                 if not known[1].deleted_ns:
                     rows.append(_head(known[1]))
@@ -302,8 +308,11 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             if limit <= 0 or not cursor.set_range(keys.POSITION_KEY.pack(after + 1)):
                 return rows
             for place, where in cursor.iternext():
-                [position] = keys.POSITION_KEY.unpack(place)
-                number, version = keys.POSITION_ROW.unpack(where)
+                try:
+                    [position] = keys.POSITION_KEY.unpack(place)
+                    number, version = keys.POSITION_ROW.unpack(where)
+                except struct.error as error:
+                    raise StoreDamaged(str(self.path), [f"a row of positions cannot be read: {error}"]) from None
                 head = heads.get(number)
                 if head is None:
                     head = heads[number] = self._row(txn, number)
@@ -347,7 +356,7 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             found: list[tuple[str, int] | None] = []
             for position in positions:
                 where = txn.get(keys.POSITION_KEY.pack(position), db=self._positions)
-                if where is None:
+                if where is None or len(where) != keys.POSITION_ROW.size:  # a damaged one stands for nothing
                     found.append(None)
                     continue
                 number, version = keys.POSITION_ROW.unpack(where)
@@ -465,13 +474,6 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, 
             raise StoreClosed("the store is closed: open it again")
         if self._shared.pid != os.getpid():
             raise StoreClosed("the store was opened before this process was forked: open it after")
-
-
-def _name(path: Path, stored: bytes) -> str:
-    try:
-        return stored.decode()
-    except UnicodeDecodeError:
-        raise StoreDamaged(str(path), [f"a stream's name is not UTF-8: {stored!r}"]) from None
 
 
 def _head(row: keys.StreamRow) -> Head:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import lmdb
 from tailfold.engine.backend import keys, rules
+from tailfold.engine.backend.lmdb.faults import name_of
 from tailfold.engine.backend.port import CheckpointWrite
 
 _T = TypeVar("_T")
@@ -23,6 +25,7 @@ class CheckpointRows:
     _checkpoints: lmdb._Database
 
     if TYPE_CHECKING:  # what the backend brings
+        path: Path
 
         def _read(self, work: _Work[_T]) -> _T: ...
         def _write(self, work: Callable[[Writes], _T]) -> _T: ...
@@ -35,7 +38,7 @@ class CheckpointRows:
 
     def checkpoints(self) -> list[tuple[str, bytes]]:  # noqa: D102
         rows = self._read(lambda txn: list(txn.cursor(self._checkpoints).iternext()))
-        return [(name.decode(), row) for name, row in rows]
+        return [(name_of(self.path, name), row) for name, row in rows]
 
     def put_checkpoint(self, name: str, write: CheckpointWrite) -> bool:  # noqa: D102
         def work(txn: _Txn) -> bool:

@@ -36,6 +36,14 @@ def check_pages(path: Path) -> list[str]:
         return [str(error)]
 
 
+def name_of(path: Path, stored: bytes) -> str:
+    """Return a name as it stands in the store; raise `StoreDamaged` if it is none."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        raise StoreDamaged(str(path), [f"a name is not UTF-8: {stored!r}"]) from None
+
+
 def translated(error: lmdb.Error, path: Path) -> EngineError:
     """Return what an error of LMDB means here."""
     if isinstance(error, lmdb.DiskError) or code_of(error) in NO_ROOM or _is_full(error, path):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import lmdb
 import msgspec
 from tailfold.engine.backend import chain, keys
 from tailfold.engine.backend.forest import Forest
+from tailfold.engine.backend.lmdb.faults import name_of
 from tailfold.engine.backend.lmdb.segment import Segment, pack
 from tailfold.engine.backend.port import (
     FORMAT_FORKS,
@@ -60,6 +62,7 @@ class ForkRows:
     _children: lmdb._Database
 
     if TYPE_CHECKING:  # what the backend brings
+        path: Path
 
         def _read(self, work: _Work[_T]) -> _T: ...
         def _write(self, work: Callable[[Writes], _T]) -> _T: ...
@@ -239,7 +242,7 @@ class ForkRows:
             for key, stream in cursor.iternext():
                 if not key.startswith(keys.HEAD_PREFIX):
                     break
-                yield key[len(keys.HEAD_PREFIX) :].decode(), stream.decode()
+                yield name_of(self.path, key[len(keys.HEAD_PREFIX) :]), name_of(self.path, stream)
 
     def move_head(self, name: str, to: str | None, *, expected: str | None) -> None:  # noqa: D102
         def work(txn: _Txn) -> None:
@@ -253,7 +256,7 @@ class ForkRows:
     def _move_head(self, txn: _Txn, name: str, to: str | None, expected: str | None) -> None:
         key = keys.HEAD_PREFIX + name.encode()
         stored = txn.get(key, db=self._meta)
-        actual = stored.decode() if stored is not None else None
+        actual = name_of(self.path, stored) if stored is not None else None
         if actual != expected:
             raise HeadMoved(name, expected, actual)
         if to is None:

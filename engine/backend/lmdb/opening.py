@@ -59,6 +59,16 @@ def begin(path: Path, durability: Durability, map_bytes: int) -> AheadFile | Non
     file = None
     try:
         file = AheadFile.open(path)
+        if file is not None and not file.alone and existed and not (path / "lock.mdb").exists():
+            # LMDB would make a new one, and two writers would not know of each other.
+            raise EngineError(
+                f"the store at {path} is in use, and its lock.mdb was taken away: close it everywhere, then open"
+                " it again. That file is no stale lock, and may not be removed while the store is open"
+            )
+    except EngineError:
+        if file is not None:
+            file.close()
+        raise
     except OSError as error:
         if file is not None:
             file.close()  # the error may be kept for long, and the lock with it

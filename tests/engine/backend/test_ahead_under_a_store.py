@@ -15,7 +15,15 @@ from tailfold.engine import ANY, Durability, LmdbBackend, Store
 from tailfold.engine.backend import keys
 from tailfold.engine.backend.lmdb import ahead, ahead_file, metas, opening, writes
 from tailfold.engine.backend.lmdb.ahead_file import RECORDS_AT
-from tailfold.engine.errors import EngineError, FormatTooNew, OutcomeUnknown, StoreDamaged, StoreFull, StoreReadOnly
+from tailfold.engine.errors import (
+    BadArgument,
+    EngineError,
+    FormatTooNew,
+    OutcomeUnknown,
+    StoreDamaged,
+    StoreFull,
+    StoreReadOnly,
+)
 
 from tests.domain import Deposited
 from tests.faults import failing, left_behind
@@ -99,6 +107,32 @@ def test_a_store_that_lost_its_data_while_it_was_not_closed_is_not_made_anew(tmp
     with Store.open(path) as store:
         assert store.verify().sound
         assert [head.version for head in store.streams()] == [3]
+
+
+def test_a_store_in_use_whose_lock_was_taken_away_admits_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    script = "import sys; from tailfold.engine import Store; Store.open(sys.argv[1]).head('a')"
+    with Store.open(path) as store:
+        store.append("a", Deposited(1), expected=0)
+        (path / "lock.mdb").unlink()
+        done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=60)
+        assert "lock.mdb was taken away" in done.stderr
+        assert not (path / "lock.mdb").exists()
+        store.append("a", Deposited(2), expected=1)
+    with Store.open(path) as store:
+        assert store.head("a").version == 2
+        assert store.verify().sound
+
+
+@pytest.mark.parametrize("durability", ["durable", "relaxed"])
+def test_a_durability_may_be_named_and_a_name_that_is_none_is_refused(tmp_path: Path, durability: str) -> None:
+    with Store.open(tmp_path / "s", durability=durability) as store:  # type: ignore[arg-type]
+        assert store.backend.durability is Durability(durability)
+        store.append("a", Deposited(1), expected=0)
+        assert ahead_file.peek(tmp_path / "s").active is (durability == "durable")
+    with pytest.raises(BadArgument, match="durable or relaxed"):
+        Store.open(tmp_path / "t", durability="bananas")  # type: ignore[arg-type]
+    assert not (tmp_path / "t").exists()
 
 
 def test_where_a_closed_store_was_taken_away_a_new_one_is_made(tmp_path: Path) -> None:
