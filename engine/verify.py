@@ -60,7 +60,7 @@ def verify(
     """Check pages, and every event of *stream* or the store: versions (I1), positions (I2, I3), chain (I4).
 
     Of one stream, all that it sees is checked, also what a fork inherits; of a store, every stored event once, also
-    what only forks of a deleted stream still need, and the checkpoints of followers.
+    what only forks of a deleted stream still need, the checkpoints of followers, and how forks hang together.
 
     With *head*, a chain hash in hex that was noted elsewhere, the stream must also still contain that
     hash: cutting off the newest events, or rewriting the whole chain, shows too. *progress* is called
@@ -109,6 +109,8 @@ def verify(
             findings += own
     _verify_blobs(log, findings)
     _verify_checkpoints(log, findings)
+    if not _being_copied(log):
+        findings += [Finding(name or None, None, what) for name, what in log.backend.check_forks()]
     after = log.backend.count()
     if log.backend.tombstones() != deleted:  # streams were deleted, or given back, meanwhile
         return Verified(streams, events, findings, None)

@@ -350,6 +350,9 @@ class MemoryBackend(MemoryForks):
     def check(self) -> list[str]:  # noqa: D102
         return []
 
+    def check_forks(self) -> list[tuple[str, str]]:  # noqa: D102
+        return []
+
     def close(self) -> None:
         """Keep the rows: this object is what reopening means here."""
         self._wake_all()

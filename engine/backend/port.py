@@ -535,5 +535,11 @@ class Backend(Protocol):
     def check(self) -> list[str]:
         """Check the structure below the rows (pages, tables); return findings, empty if sound."""
 
+    def check_forks(self) -> list[tuple[str, str]]:
+        """Compare what every fork says of its lineage with the streams it names, and with their lists of forks.
+
+        Returns (stream, what is wrong); empty if sound.
+        """
+
     def close(self) -> None:
         """Make everything durable and let go of the store. Closing twice is fine."""

@@ -391,17 +391,17 @@ def peek(store: Path) -> Header:
 
 
 def refuse_without_data(store: Path) -> None:
-    """Raise `StoreDamaged` if `data.mdb` is gone from a store that was not closed: a new one would hide that."""
+    """Raise `StoreDamaged` if `data.mdb` is gone from a store that was written to: a new one would hide that."""
     data = store / "data.mdb"
 
     def there() -> bool:
         return data.is_file() and data.stat().st_size > 0
 
     # Looked at again: another process may be making the store, its data first.
-    if SUPPORTED and store.is_dir() and not there() and peek(store).active and not there():
+    if SUPPORTED and store.is_dir() and not there() and peek(store).generation and not there():
         raise StoreDamaged(
             str(store),
-            [f"data.mdb is missing or empty, and {FILE} holds what was appended last: bring data.mdb back to it; to"
+            [f"data.mdb is missing or empty, and {FILE} says that a store was here: bring data.mdb back to it; to"
              " begin anew, take the directory away"],
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from tailfold.engine.backend.lmdb.checkpoints import CheckpointRows
 from tailfold.engine.backend.lmdb.copying import CopyRows
 from tailfold.engine.backend.lmdb.environment import Environment
 from tailfold.engine.backend.lmdb.faults import check_pages, name_of, translated
+from tailfold.engine.backend.lmdb.fork_checks import ForkChecks
 from tailfold.engine.backend.lmdb.forks import ForkRows, Part
 from tailfold.engine.backend.lmdb.opening import MAP_BYTES
 from tailfold.engine.backend.lmdb.segment import Segment
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     _Work = Callable[[_Txn], _T]
 
 
-class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, CheckpointRows, SegmentRows):
+class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, ForkChecks, CheckpointRows, SegmentRows):
     """`Backend` on one LMDB environment. See the port for what each method promises."""
 
     def __init__(
