@@ -61,7 +61,11 @@ class Live(Generic[S]):
         causation: str | None = None,
         correlation: str | None = None,
     ) -> Appended:
-        """Append *events* as one unit and fold them; durable on return. Raises as `Store.append` does."""
+        """Append *events* as one unit and fold them; durable on return. Raises as `Store.append` does.
+
+        `FoldFailed` means that they are durable, and a handler failed on them: do not append them again; mend the
+        handler, and `refresh`.
+        """
         due = self._due()
         written = self._log.append(
             self.stream,
@@ -82,7 +86,11 @@ class Live(Generic[S]):
         causation: str | None = None,
         correlation: str | None = None,
     ) -> Appended:
-        """Like `append`, for a coroutine; appends of many coroutines share commits."""
+        """Like `append`, for a coroutine; appends of many coroutines share commits.
+
+        One at a time for a handle: it expects its own version. After a cancelled wait the events may be durable and
+        not folded: `refresh` tells.
+        """
         due = self._due()
         prepared = self._log.prepare(
             self.stream,

@@ -83,11 +83,11 @@ class Store:
 
         The directory gets mode 0700, its files 0600. *clock* gives UTC nanoseconds for the records.
         *events* are made known up front, so that reads give them typed; a kind that is appended or folded
-        becomes known by itself, all others are read as `Opaque`. *upcasters* lift events of older schema
-        versions; *newer* says what happens to events of newer ones than the code's. *snapshots* says when
-        snapshots are written: `CostBased` by default, ``every(n)``, or `never`; those that are there are used
-        in any case. *sealing* packs events that are older than a snapshot into compressed segments, in the
-        background.
+        becomes known by itself, all others are read as `Opaque`: name them here where they are only read.
+        *upcasters* lift events of older schema versions; *newer* says what happens to events of newer ones
+        than the code's. *snapshots* says when snapshots are written: `CostBased` by default, ``every(n)``,
+        or `never`; those that are there are used in any case. *sealing* packs events that are older than a
+        snapshot into compressed segments, in the background.
 
         Raises `StoreNotFound` (also for a directory of something else), `StoreDamaged`, `FormatTooNew` for a
         store of a later format, or `BadSteps` if the upcasters do not lead to the events; nothing is written
@@ -266,7 +266,11 @@ class Store:
         return forks.rewind(self.log, name, at=at, to=to)
 
     def resolve(self, name: str) -> str:
-        """Return the stream that *name* stands for: that of the named head, if there is one, else *name*."""
+        """Return the stream that *name* stands for: that of the named head, if there is one, else *name*.
+
+        The command line does so wherever it takes a RUN. Everything else here takes streams as they are: after a
+        rewind of *name*, ``load(name, …)`` still means the old line.
+        """
         return forks.resolve(self.backend, name)
 
     def named_heads(self) -> dict[str, str]:
@@ -456,7 +460,10 @@ class Store:
         }
 
     def close(self) -> None:
-        """Make everything durable and let go of the store. Closing twice is fine."""
+        """Make everything durable and let go of the store. Closing twice is fine.
+
+        Appends that coroutines still wait for are refused with `StoreClosed`: await them first.
+        """
         self._sealer.close()
         self.backend.close()
         self.log.close()
