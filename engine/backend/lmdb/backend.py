@@ -48,9 +48,10 @@ PAGE_BYTES_MAX = 1 << 18
 while it is in the processor's cache."""
 PAGE_STEP = 16
 """Records are fetched so many at a time, and more where they turn out to be small: every step has a price…"""
-PAGE_STEP_MAX = 256
 PAGE_STEP_GROWTH = 4
 """…but not much more than the last time, for the next ones may be large."""
+RUN_RECORDS_MAX = 256
+"""Small records are decoded and folded so many at a time, while they are in the processor's nearest cache."""
 CHECKS_MAX = 20
 """Page checks of a store that others write to meanwhile, before what they find is believed."""
 
@@ -247,10 +248,10 @@ class LmdbBackend(AppendRows, SnapshotRows, CopyRows, ForkRows, ForkChecks, Chec
                 raise self._gap(cursor, number, stream, after - len(step), upto)
             records += step
             size += sum(map(len, step))
-            if after == upto or size >= most_bytes:
+            if after == upto or size >= most_bytes or len(records) >= RUN_RECORDS_MAX:
                 return Plain(records, size)
             fitting = (most_bytes - size) * len(records) // (size or 1)
-            wanted = min(max(PAGE_STEP, fitting), PAGE_STEP_MAX, PAGE_STEP_GROWTH * len(step))
+            wanted = min(max(PAGE_STEP, fitting), RUN_RECORDS_MAX - len(records), PAGE_STEP_GROWTH * len(step))
 
     def _gap(self, cursor: lmdb.Cursor[bytes], number: int, stream: str, after: int, upto: int) -> EngineError:
         """Name the first version past *after* that is not where it has to be."""
